@@ -15,9 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from blunt import BluntFixer
 
 from probconserv.weather import Fixer, LearnedErrors
-from probconserv.weather.testbed import BluntFixer, LeakyEmulator, ToyAtmosphere
+from probconserv.weather.testbed import LeakyEmulator, ToyAtmosphere
 
 ROOT = Path(__file__).parents[1]
 DATA = ROOT / "docs" / "research" / "data" / "fixers.csv"

@@ -1,6 +1,7 @@
 """A published checkpoint, evaluated as the published experiments did and as one should.
 
-python benchmarks/published.py stefan_anp.pt stefan_test.npz
+python weights/published.py stefan_anp.pt stefan_anp.safetensors
+python benchmarks/published.py stefan_anp.safetensors stefan_test.npz
 """
 
 import sys
@@ -10,10 +11,10 @@ import torch
 
 import probconserv as pc
 from probconserv.experiments.paper import EXPERIMENTS, METHODS, PROTOCOLS
-from probconserv.models import AttentiveNeuralProcess
+from probconserv.models import open_weights
 
 checkpoint, contexts = sys.argv[1:]
-network = AttentiveNeuralProcess.from_published(torch.load(checkpoint, weights_only=True))
+network = open_weights(checkpoint)
 with np.load(contexts) as file:
     chosen = np.isclose(file["u_star"], 0.6)
     (t, x), u = np.moveaxis(file["context_tx"][chosen], -1, 0), file["context_u"][chosen, :, 0]

@@ -8,7 +8,6 @@ from torch import nn
 
 import probconserv as pc
 from probconserv.data import draw
-from probconserv.models import ModelEnsemble
 from probconserv.problems import Stefan
 
 # A hundred noisy observations of one solution, scattered over time and space.
@@ -43,7 +42,8 @@ networks = [trained(seed) for seed in range(8)]
 # Step 1: what they predict on a grid, as one Gaussian field.
 t, x = torch.linspace(0.005, 0.1, 20, dtype=torch.float64), Stefan.grid()[1]
 places = inputs(t[:, None], x)
-prior = ModelEnsemble(networks, batch_dims=1).predict(places)  # (20, 201)
+members = torch.stack([network(places).detach() for network in networks])
+prior = pc.Ensemble(members, batch_dims=1)  # (20, 201)
 
 # Step 2: the total that the physics implies.
 law = pc.integral(x, truth.total(t))
@@ -52,8 +52,8 @@ post = pc.condition(prior, law)
 # What it did; the profiles are drawn at the time at which the mass was off most.
 u, now = truth.on_grid(t, x), law.residual(prior).abs().argmax()
 _, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), layout="constrained")
-for network in networks:
-    member, name = network(places).detach(), "members" if network is networks[0] else None
+for i, member in enumerate(members):
+    name = None if i else "members"
     left.plot(x, member[now], "0.6", lw=0.8, label=name)
     right.plot(t, law.residual(member), "0.6", lw=0.8, label=name)
 for field, name, colour, line, panel in (

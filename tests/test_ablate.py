@@ -133,18 +133,13 @@ def test_finished_cells_are_reused_by_the_same_trial_only(tmp_path, monkeypatch)
     assert calls[9:] == [("burgers", None, "modern"), ("burgers", None, "paper")]
 
 
-def test_records_are_written_as_json_csv_and_tables(records, tmp_path):
+def test_records_are_written_as_json_and_csv(records, tmp_path):
     paths = write_ablation(records, tmp_path)
-    assert [path.name for path in paths] == ["ablation.json", "ablation.csv", "ablation.md"]
+    assert [path.name for path in paths] == ["ablation.json", "ablation.csv"]
     assert json.loads(paths[0].read_text())["records"] == records
     with paths[1].open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["LL"]) for row in rows] == [record["LL"] for record in records]
-    lines = paths[2].read_text().splitlines()
-    start = lines.index("### modern: MSE")
-    assert lines[start + 2] == "|  | stefan 0.6 | stefan 0.5 |"
-    first = [f"{r['MSE']:.1e}" for r in records if r["update"] == "none"]
-    assert lines[start + 4] == f"| none | {' | '.join(first)} |"
 
 
 def test_the_command_prints_what_is_kept_in_80_columns(records, folder):
@@ -156,8 +151,7 @@ def test_the_command_prints_what_is_kept_in_80_columns(records, folder):
     assert max(len(line) for line in lines if str(folder) not in line) <= 80
     assert sum(line.startswith("ProbConserv (w/diff), with noise  ") for line in lines) == 2
     assert "…" not in done.stdout
-    assert lines[-1] == str(folder / "ablation.md")
-    assert "### modern: LL" in (folder / "ablation.md").read_text()
+    assert lines[-1] == str(folder / "ablation.csv")
 
 
 def test_bad_input_is_refused(tmp_path):

@@ -118,7 +118,7 @@ def test_the_coordinates_that_a_variable_names_come_first():
 def test_rows_in_blocks_are_the_rows_at_once(monkeypatch):
     dataset = mesh(cube(3, np.random.default_rng(0)))
     whole = cell_measure(dataset, "u", ("face", "y", "x"))
-    monkeypatch.setattr("probconserv.files._coordinates.BLOCK", 25)
+    monkeypatch.setattr("probconserv.files._sizes.BLOCK", 25)
     xr.testing.assert_identical(cell_measure(dataset.chunk(), "u", ("face", "y", "x")), whole)
 
 

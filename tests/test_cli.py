@@ -3,7 +3,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,16 +10,9 @@ from commands import called
 from matplotlib.figure import Figure
 
 from probconserv.__main__ import main as first_main
-from probconserv.figures import _problems as pictures_of_problems
-from probconserv.figures import problem_figure, save
-from probconserv.problems import PROBLEMS, simulate
+from probconserv.figures import save
+from probconserv.problems import PROBLEMS
 from probconserv.support.progress import track
-
-
-@pytest.fixture
-def coarse(monkeypatch):
-    """Pictures of problems without a closed form from 20 cells: 200 take most of a minute."""
-    monkeypatch.setattr(pictures_of_problems, "simulate", partial(simulate, cells=20))
 
 
 def run(*arguments, **environment):
@@ -45,26 +37,6 @@ def test_problems_are_listed_whole_in_80_columns():
     assert max(map(len, listed.stdout.splitlines())) <= 80
 
 
-def test_problems_are_drawn(tmp_path, coarse):
-    drawn = called("problems", "--plot", tmp_path / "new" / "pictures")
-    assert drawn.returncode == 0, drawn.stderr
-    pictures = {path.stem: path for path in (tmp_path / "new" / "pictures").iterdir()}
-    assert set(pictures) == {*PROBLEMS, "overview"}
-    assert all(path.stat().st_size > 10_000 for path in pictures.values())
-
-
-@pytest.mark.parametrize("problem", PROBLEMS.values(), ids=lambda problem: problem.name)
-def test_a_picture_shows_times_parameters_and_mass(problem, coarse):
-    left, middle, right = problem_figure(problem).axes
-    assert [axes.get_xlabel() for axes in (left, middle, right)] == ["x", "x", "t"]
-    assert [len(axes.lines) for axes in (left, middle, right)] == [5, 4, 4]
-    low, high = problem.train_range
-    labels = [line.get_label() for line in right.lines]
-    assert labels[0].endswith(f"= {low:.3g}")
-    assert labels[-1].endswith(f"= {high:.3g}")
-    assert right.lines[0].get_xydata()[-1][0] == problem.time_range[1]
-
-
 def test_an_interrupted_picture_leaves_nothing(tmp_path):
     class Broken(Figure):
         def savefig(self, path, **options):
@@ -87,7 +59,7 @@ def test_a_progress_bar_passes_everything_on(monkeypatch, capsys):
 
 def test_errors_are_one_line_and_a_status(tmp_path):
     (tmp_path / "file").write_text("")
-    failed = called("problems", "--plot", tmp_path / "file" / "folder")
+    failed = called("operators", "heat", "--out", tmp_path / "file" / "folder")
     assert failed.returncode == 2
     assert failed.stderr.startswith("probconserv: ")
     assert "Traceback" not in failed.stderr
@@ -101,7 +73,7 @@ def test_training_from_the_command_line(tmp_path):
     small = ["--set", "hidden=8", "latent=8", "validation=5"]
     trained = called("train", "advection", *options, "--steps", "4", *small)
     assert trained.returncode == 0, trained.stderr
-    names = {path.name for path in (tmp_path / "run").iterdir()} - {"tensorboard"}
+    names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"card.json", "checkpoint.safetensors", "metrics.csv", "weights.safetensors"}
     options[1] = str(tmp_path / "tuned")
     start = ["--start", str(tmp_path / "run" / "weights.safetensors"), "--steps", "2"]
@@ -199,7 +171,6 @@ def test_a_command_line_without_its_extra_names_it(monkeypatch):
 @pytest.mark.parametrize(
     ("missing", "words"),
     [
-        ("matplotlib", "problems --plot"),
         ("matplotlib", "reproduce stefan --out"),
         ("jinja2", "reproduce stefan --out"),
     ],

@@ -12,7 +12,7 @@ from probconserv.models import Emulator, open_weights
 from probconserv.models import emulator as inference
 from probconserv.problems import Advection, Stefan
 from probconserv.training import train, validation_ll
-from probconserv.training._losses import emulator_loss
+from probconserv.training._points import emulator_loss
 
 SMALL = {"hidden": 8, "layers": 2, "octaves": 3}
 

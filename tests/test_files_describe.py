@@ -266,3 +266,12 @@ def test_amounts_along_a_forecast_are_named_as_running_totals(tmp_path):
     rain = values(3, 6, 8), {"GRIB_stepType": "accum"}
     dataset = xr.Dataset({"tp": (("step", "lat", "lon"), *rain)}, GRID | steps)
     assert "fluxes: tp (GRIB_stepType accum along a forecast)" in told(tmp_path, dataset)
+
+
+def test_rows_of_an_image_that_are_called_height_are_no_levels():
+    image = ocean().drop_vars("time").isel(time=0).rename(y="height", x="width")
+    image.sst.attrs["coordinates"] = "nav_lat nav_lon"
+    (cells,) = describe(image).cells
+    assert (cells.horizontal, cells.levels) == (("height", "width"), ())
+    (cells,) = describe(image.assign(sst=image.sst.expand_dims("depth"))).cells
+    assert cells.levels == ("depth (no coordinate)",)

@@ -14,7 +14,7 @@ from commands import called
 import probconserv.files
 from probconserv.errors import InputError
 from probconserv.files import FileLaw, check_file, enforce_file
-from probconserv.files._elsewhere import line
+from probconserv.files._read import line
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Zarr about archives and metadata
 LAW = FileLaw("u", ("lat", "lon"))

@@ -162,3 +162,30 @@ def test_a_metric_before_the_fields_in_a_file_does_not_hide_their_areas(tmp_path
     said = called("check", tmp_path / "wrf.nc", columns=999).stdout
     assert "--mean T2 --over south_north west_east --measure 'DX*DY/MAPFAC_M**2'" in said
     assert "--mean MAPFAC_M" not in said
+
+
+def ocean():
+    """A field of NEMO with halo columns, without latitudes and longitudes; a fifth is land."""
+    d = air()[["ps", "e1", "e2"]].rename(ps="sst", e1="e1t", e2="e2t")
+    d["sst"] = d.sst.where(wrapped(LAT != 0), 0.0)
+    return d.drop_vars(["nav_lat", "nav_lon"])
+
+
+def weighed(dataset):
+    return str(check(dataset, FileLaw("sst", ("y", "x"), measure="e1t*e2t")))
+
+
+def test_halo_columns_whose_places_are_not_known_are_said_to_count_twice():
+    assert "the last two entries along x have the values of the first two" in weighed(ocean())
+    assert "entries along" not in weighed(without_halo(ocean()))
+    placed = ocean().assign_coords(nav_lat=air().nav_lat, nav_lon=air().nav_lon)
+    assert "entries along" not in weighed(placed)
+    assert "what comes twice counts once" in weighed(placed)
+
+
+def test_zeros_of_an_ocean_model_that_may_be_land_are_said():
+    assert "20 % of the values are 0 and none is missing: if that is land" in weighed(ocean())
+    masked = ocean()
+    assert "none is missing" not in weighed(masked.assign(sst=masked.sst.where(masked.sst > 0)))
+    plain = masked.rename(e1t="a", e2t="b")
+    assert "none is missing" not in str(check(plain, FileLaw("sst", ("y", "x"), measure="a*b")))

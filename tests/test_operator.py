@@ -263,7 +263,7 @@ def test_what_a_model_cannot_learn_is_refused(tmp_path):
         ({"sizes": {"modes": [0, 6]}}, r"`coordinates\[1\]` must have at least 12 points"),
         ({"sizes": {"modes": 3}}, "`modes` must be a number for each of one to four axes"),
         ({"sizes": {"hidden": 3}}, "`sizes` must be one of modes, width"),
-        ({"noise": -1.0}, "`noise` and `apart` must not be negative"),
+        ({"noise": -1.0}, "`noise` must be 0 or more, got -1.0"),
         ({"held_out": DATA[:0]}, "`held_out` must hold a function or more"),
         ({"data": lambda step: 3, "held_out": DATA}, "`data` must give Grids for a step, got 3"),
         ({"held_out": line}, "`held_out` must be on the grid of `data`"),

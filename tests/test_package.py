@@ -139,7 +139,7 @@ def test_tables_without_softc_say_where_its_weights_are(told):
     assert said.count("pip install --editable .") == 1
 
 
-@pytest.mark.parametrize("extra", ["gp", "plots", "cli", "logs", "files"])
+@pytest.mark.parametrize("extra", ["gp", "plots", "cli", "files"])
 def test_a_missing_extra_is_named_by_its_packages(extra, monkeypatch):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     said = _extras.missing("name", extra)

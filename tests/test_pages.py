@@ -122,7 +122,6 @@ def pytorch(n):
 def ensemble(n):
     assert conserves(n["law"], n["post"], n["moved"])
     assert conserves(n["melt"], n["ensemble_field"], n["dropout_field"])
-    assert torch.equal(n["stacked"].factor, n["front"].factor)
 
 
 def gaussian_process(n):

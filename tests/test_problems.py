@@ -311,9 +311,10 @@ def test_a_grid_computed_in_floating_point_is_inside_the_domain():
 
 
 def test_a_problem_states_the_law_for_step_2(rng):
-    grid = PorousMedium(3.0).test_grid(times=5, points=201)
-    prior = pc.Diagonal(grid.u + 0.01, torch.full_like(grid.u, 1e-4))
-    law = pc.integral(grid.x, grid.total)
+    problem, (t, x) = PorousMedium(3.0), PorousMedium.grid(times=5, points=201)
+    u = problem.on_grid(t, x)
+    prior = pc.Diagonal(u + 0.01, torch.full_like(u, 1e-4))
+    law = pc.integral(x, problem.total(t))
     assert law.residual(pc.condition(prior, law)).abs().max() < 1e-12
 
 

@@ -131,20 +131,6 @@ def test_a_batch_must_divide_among_the_processes():
         Team(0, 3).share(250)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_has_what_the_csv_has(tmp_path):
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with pytest.raises(Killed):
-        run(tmp_path, report=killed_after(7))
-    time.sleep(1)  # TensorBoard sorts files by the second in their names
-    run(tmp_path)
-    board = events.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    shown = [event.value for event in board.Scalars("loss")]
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
-    assert shown == pytest.approx([float(row["loss"]) for row in rows])
-    assert [event.step for event in board.Scalars("validation_ll")] == list(range(1, 11))
-
-
 def test_a_finished_run_shows_where_it_ended(tmp_path):
     lines = [[], []]
     for shown in lines:

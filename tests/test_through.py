@@ -13,9 +13,8 @@ from probconserv.data import Stream, draw
 from probconserv.models import AttentiveNeuralProcess, open_weights
 from probconserv.problems import PROBLEMS, Advection, ClosedForm, Stefan, find
 from probconserv.training import RECIPES
-from probconserv.training._losses import constrained_score, random_rows, through_loss
 from probconserv.training._machine import Team
-from probconserv.training._points import ANPTask
+from probconserv.training._points import ANPTask, constrained_score, random_rows, through_loss
 from probconserv.training._source import Source
 
 # a network that has learned nothing yet is surer than it should be

@@ -13,7 +13,7 @@ from torch import Tensor
 import probconserv as pc
 from probconserv import data, problems
 from probconserv.conditioning.posterior import FieldPosterior, StatePosterior
-from probconserv.models import AttentiveNeuralProcess, Emulator, ModelEnsemble
+from probconserv.models import AttentiveNeuralProcess, Emulator
 
 x = np.linspace(0.0, 1.0, 6)
 t = torch.linspace(0.1, 0.5, 4, dtype=torch.float64)
@@ -155,7 +155,7 @@ def meshes() -> None:
 def networks() -> None:
     assert_type(problems.Stefan(u_star=0.6, k_min=[0.0, 0.1]).k_min, Tensor)
     assert_type(problems.PorousMedium(np.array([1.0, 2.0])).total(0.5), Tensor)
-    assert_type(problems.Stefan(torch.tensor(0.6)).test_grid(5, 6).u, Tensor)
+    assert_type(problems.Stefan(torch.tensor(0.6)).on_grid(*problems.Stefan.grid(5, 6)), Tensor)
     assert_type(problems.simulate(problems.SuperSlow(1.0), [0.1, 0.2], cells=9).total, Tensor)
     functions = data.draw(problems.Stefan, "test", n=2, context=(3, 3))
     assert_type(functions.context.u, Tensor)
@@ -164,7 +164,7 @@ def networks() -> None:
     parts = network.predict(functions.context, (t / 10, x), samples=2, generator=generator)
     assert_type(parts, pc.Diagonal)
     assert_type(pc.Mixture(parts).gaussian(), pc.Diagonal)
-    assert_type(ModelEnsemble([lambda u: u, lambda u: 2 * u]).predict(x[None]), pc.LowRank)
+    assert_type(pc.Ensemble(parts.mean, parts.variance.mean(0)), pc.LowRank)
 
 
 def emulators() -> None:

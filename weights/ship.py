@@ -7,7 +7,9 @@ import json
 import sys
 from pathlib import Path
 
-from probconserv.experiments.paper import EXPERIMENTS, reading
+from measure import reading
+
+from probconserv.experiments.paper import EXPERIMENTS
 from probconserv.models import open_weights, save
 from probconserv.support.complete_files import complete
 

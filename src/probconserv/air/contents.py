@@ -5,7 +5,10 @@ Plain arithmetic, so that numbers, NumPy, torch and xarray all do.
 
 from typing import Any
 
-from .constants import FUSION, GRAVITY, HEAT_CAPACITY, VAPORIZATION
+GRAVITY = 9.80665  # m s-2
+HEAT_CAPACITY = 1004.64  # of dry air at constant pressure, J kg-1 K-1
+VAPORIZATION = 2.501e6  # latent heat of water, J kg-1
+FUSION = 3.337e5  # latent heat of ice, J kg-1
 
 LAWS = ("dry_air", "water", "energy")
 CLOUDS = ("cloud_liquid", "cloud_ice")

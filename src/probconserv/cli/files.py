@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -37,55 +37,70 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt in ma
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
 
-STD = (
-    "Standard deviations: a variable or a number; VARIABLE=STD for several variables. A number is "
-    "that of a cell of mean size: smaller cells get a larger one, so that all points move alike."
-)
-
-
 @Parameter(name="*")
 @dataclass(frozen=True)
 class LawOptions:
-    """The law on the command line, or a file of laws."""
+    """The law on the command line, or a file of laws.
+
+    Parameters
+    ----------
+    mean
+        The variable: a mean, or an ensemble's values.
+    over
+        Dimensions to sum over, such as lat lon.
+    total
+        The known sum: a number, a variable, or initial, the sum at the earliest time, which it is
+        if nothing is given.
+    average
+        Instead of --total, the known mean over the cells: a number, a variable, or initial.
+    inflow
+        Variables: rates that add to the total. Rates on the grid are summed with the cell sizes.
+    outflow
+        Variables: rates that take from the total.
+    measure
+        Cell areas or volumes: a variable, arithmetic as "e1t*e2t", or 1 for plain sums.
+    fraction
+        The part of each cell that counts, 0 to 1 or per cent, such as sftlf; 1: all of it.
+    radius
+        The radius of the globe in metres; that of the grid mapping, or 6371229, if not given.
+    where
+        A variable that is not 0 where points count.
+    regions
+        A variable with the number of each point's region; each has a total of its own.
+    noise
+        Standard deviation of the total, a number or a variable; 0 is exact.
+    time
+        The dimension of time, if attributes, units or names do not tell.
+    assume_units
+        Units of variables instead of those in the file: VARIABLE=UNIT ...
+    assume_method
+        What rates are in time, instead of what the file says: VARIABLE=METHOD ..., point, mean, sum
+        or running (a total since the start of the run). sum:end, sum:start, mean:middle: the time
+        is at the end, the start or the middle of the interval.
+    law
+        Laws of the air: dry-air, moisture, energy; of the options above, with --inflow, --outflow,
+        --measure, --radius, --time and --assume-... alone.
+    laws
+        A TOML file of laws, instead of these options: a table [[law]] for each.
+    """
 
     mean: str | None = None
-    """The variable: a mean, or an ensemble's values."""
     over: Names = None
-    """Dimensions to sum over, such as lat lon."""
     total: str | None = None
-    """The known sum: a number, a variable, or initial, the sum at the earliest time, which it is
-    if nothing is given."""
     average: str | None = None
-    """Instead of --total, the known mean over the cells: a number, a variable, or initial."""
     inflow: Names = None
-    """Variables: rates that add to the total. Rates on the grid are summed with the cell sizes."""
     outflow: Names = None
-    """Variables: rates that take from the total."""
     measure: str | None = None
-    """Cell areas or volumes: a variable, arithmetic as "e1t*e2t", or 1 for plain sums."""
     fraction: str | None = None
-    """The part of each cell that counts, 0 to 1 or per cent, such as sftlf; 1: all of it."""
     radius: float | None = None
-    """The radius of the globe in metres; that of the grid mapping, or 6371229, if not given."""
     where: str | None = None
-    """A variable that is not 0 where points count."""
     regions: str | None = None
-    """A variable with the number of each point's region; each has a total of its own."""
     noise: str = "0"
-    """Standard deviation of the total, a number or a variable; 0 is exact."""
     time: str | None = None
-    """The dimension of time, if attributes, units or names do not tell."""
     assume_units: Names = None
-    """Units of variables instead of those in the file: VARIABLE=UNIT ..."""
     assume_method: Names = None
-    """What rates are in time, instead of what the file says: VARIABLE=METHOD ..., point, mean, sum
-    or running (a total since the start of the run). sum:end, sum:start, mean:middle: the time is
-    at the end, the start or the middle of the interval."""
     law: Names = None
-    """Laws of the air: dry-air, moisture, energy; of the options above, with --inflow, --outflow,
-    --measure, --radius, --time and --assume-... alone."""
     laws: Path | None = None
-    """A TOML file of laws, instead of these options: a table [[law]] for each."""
 
     def read(self) -> "list[FileLaw | Recipe]":
         require_files()
@@ -96,7 +111,11 @@ class LawOptions:
             for name in self.law:
                 choice("--law", name, RECIPES)
             self._check_alone("law", *{key for name in self.law for key in options_of(name)})
-            return [partial(RECIPES[name], **self._told(name)) for name in self.law]
+            if (self.inflow or self.outflow) and len(self.law) > 1:
+                raise InputError(
+                    "`--inflow` and `--outflow` go with one `--law`: give one at a time."
+                )
+            return [partial(RECIPES[name], **self._given(options_of(name))) for name in self.law]
         if self.laws is not None:
             self._check_alone("laws")
             return laws_in(self.laws)
@@ -107,34 +126,25 @@ class LawOptions:
             )
         if None not in (self.total, self.average):
             raise InputError("`average` and `total` are two ways to say what is known: give one.")
-        numbers = {name: number(getattr(self, name)) for name in NUMBERS}
-        given: dict[str, Any] = {name: each for name, each in numbers.items() if each is not None}
-        given |= {name: getattr(self, name) or () for name in ("inflow", "outflow")} | self._assumed
-        given |= {name: getattr(self, name) for name in ("where", "regions", "time", "radius")}
+        given = self._given({each.name for each in fields(FileLaw)} - {"over"})
         return [FileLaw(self.mean, split(self.over), **given)]
+
+    def _given(self, names: Collection[str]) -> dict[str, Any]:
+        """The options of these names that are given, as the library takes them."""
+        found: dict[str, Any] = {}
+        for name in [each.name for each in fields(self) if each.name in names]:
+            given = getattr(self, name)
+            if name.startswith("assume_"):
+                option = name.replace("_", "-")
+                found[name] = dict(pair(text, option) for text in given or ())
+            elif given is not None:
+                found[name] = number(given) if name in NUMBERS else given
+        return found
 
     @property
     def is_given(self) -> bool:
         """Whether any of these options is."""
         return any(getattr(self, option.name) != option.default for option in fields(self))
-
-    @property
-    def _assumed(self) -> dict[str, dict[str, str]]:
-        keys = {key: getattr(self, key) or () for key in ("assume_units", "assume_method")}
-        return {
-            key: dict(pair(text, key.replace("_", "-")) for text in given)
-            for key, given in keys.items()
-        }
-
-    def _told(self, recipe: str) -> dict[str, Any]:
-        """What this law of the air is told; fluxes are those of one law."""
-        given: dict[str, Any] = {key: getattr(self, key) for key in options_of(recipe)}
-        if (self.inflow or self.outflow) and len(self.law or ()) > 1:
-            raise InputError("`--inflow` and `--outflow` go with one `--law`: give one at a time.")
-        given |= {key: each for key, each in self._assumed.items() if key in given}
-        if "measure" in given:
-            given["measure"] = number(self.measure)
-        return {key: each for key, each in given.items() if each is not None}
 
     def in_options(self, text: str) -> str:
         """A message in the words of the command line; variables and keys of a file stay."""
@@ -178,11 +188,19 @@ class LawOptions:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class FieldOptions:
-    """How uncertain the fields are."""
+    """How uncertain the fields are.
 
-    std: Annotated[Names, Parameter(help=STD)] = None
+    Parameters
+    ----------
+    std
+        Standard deviations: a variable or a number; VARIABLE=STD for several variables. A number is
+        that of a cell of mean size: smaller cells get a larger one, so that all points move alike.
+    member
+        Instead of --std: the dimension of an ensemble.
+    """
+
+    std: Names = None
     member: str | None = None
-    """Instead of --std: the dimension of an ensemble."""
 
     def read(self) -> dict[str, Any]:
         return {"std": std(self.std), "member": self.member}
@@ -191,14 +209,21 @@ class FieldOptions:
 @Parameter(name="*")
 @dataclass(frozen=True)
 class Machine:
-    """Which part of the file, and how it is worked on."""
+    """Which part of the file, and how it is worked on.
+
+    Parameters
+    ----------
+    group
+        The group of the file that holds the variables, such as forecast/day1; others are kept.
+    chunks
+        Entries of a block: DIMENSION=NUMBER ...
+    workers
+        How many threads; as many as there are cores if not given.
+    """
 
     group: str = ""
-    """The group of the file that holds the variables, such as forecast/day1; others are kept."""
     chunks: Names = None
-    """Entries of a block: DIMENSION=NUMBER ..."""
     workers: int | None = None
-    """How many threads; as many as there are cores if not given."""
 
     def read(self) -> dict[str, Any]:
         pairs = dict(pair(text, "chunks") for text in self.chunks or ())

@@ -3,7 +3,7 @@
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +31,8 @@ cli_files.register(app)
 
 
 @app.command
-def problems(*, plot: Path | None = None) -> None:
-    """List the equations.
-
-    Parameters
-    ----------
-    plot
-        Draw each into this folder as well.
-    """
+def problems() -> None:
+    """List the equations."""
     from ..problems import PROBLEMS, ClosedForm
 
     closed = [p for p in PROBLEMS.values() if issubclass(p, ClosedForm)]
@@ -46,8 +40,6 @@ def problems(*, plot: Path | None = None) -> None:
     console = Console()
     console.print(_table("Closed form", closed, console.width))
     console.print(_table("Finite volumes (simulate)", others, console.width))
-    if plot is not None:
-        _draw(plot, closed)
 
 
 cli_train.register(app)
@@ -92,22 +84,15 @@ def reproduce(
 
     if figures:
         cli_files.require("plots", "matplotlib", "jinja2")
-    names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
-    console, errors = Console(), Console(stderr=True)
-    with errors.status("") as status:
-        way: Any = protocol  # `reproduce` refuses what it does not know
-        known: Any = recipe
-        cells = paper.reproduce(
-            names, out, way, known, device, n, samples, figures, fresh, status.update
-        )
+    way: Any = protocol  # `reproduce` refuses what it does not know
+    known: Any = recipe
+    with Console(stderr=True).status("") as status:
+        told = device, n, samples, figures, fresh, status.update
+        cells = paper.reproduce(_chosen(problems, paper.EXPERIMENTS), out, way, known, *told)
         status.update("drawing")
         written = paper.write(cells, out)
-    for cell in cells:
-        console.print(_scores(cell.experiment, cell.records))
-    for remark in paper.remarks([record for cell in cells for record in cell.records]):
-        console.print(f"- {remark}", highlight=False)
-    for path in written:
-        print(path)
+    remarks = paper.remarks([record for cell in cells for record in cell.records])
+    _show([_scores(cell.experiment, cell.records) for cell in cells], remarks, written)
 
 
 @app.command
@@ -146,12 +131,11 @@ def operators(
 
     if figures:
         cli_files.require("plots", "matplotlib", "jinja2")
-    names = tuple(ops.CASES) if not cases or "all" in cases else cases
+    names = _chosen(cases, ops.CASES)
     if train and networks is None:
         raise InputError("`--train` needs a folder for the ensembles: `--networks FOLDER`.")
     out.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the work
-    console, errors = Console(), Console(stderr=True)
-    with errors.status("") as status:
+    with Console(stderr=True).status("") as status:
         for name in names if train else ():
             assert networks is not None
             status.update(f"training {name}")
@@ -159,26 +143,23 @@ def operators(
         cells = ops.benchmark(names, seeds, n, networks, tell=status.update)
         status.update("writing")
         written = ops.write(cells, out, figures)
-    console.print(_operators(ops.summaries([r for cell in cells for r in cell.records])))
-    for path in written:
-        print(path)
+    rows = ops.summaries([record for cell in cells for record in cell.records])
+    _show([_operators(ops.cells_of(rows), ops.METHODS)], [], written)
 
 
-def _operators(rows: list[dict[str, Any]]) -> Table:
+def _operators(cells: list[dict[str, Any]], methods: Sequence[str]) -> Table:
     """A row for each case and distance: CRPS of each method, coverage without a law and with."""
-    from ..experiments.operators import METHODS, cells_of
-
-    table = _narrow("CRPS in 1e-3; points inside 90 % intervals, in %, of the first and the last")
-    table.add_column("tested on", no_wrap=True)
-    for heading in ("published", *METHODS, "in 90", "in 90"):
-        table.add_column(heading, justify="right")
-    for cell in cells_of(rows):
-        first, last = cell[METHODS[0]], cell[METHODS[-1]]
+    table = _narrow(
+        "CRPS in 1e-3; points inside 90 % intervals, in %, of the first and the last",
+        ("tested on", "published", *methods, "in 90", "in 90"),
+    )
+    for cell in cells:
+        first, last = cell[methods[0]], cell[methods[-1]]
         published = first["published_CRPS"]
         table.add_row(
             f"{first['case']} {first['low']:g}..{first['high']:g}",
             "" if published is None else f"{1e3 * published:.3g}",
-            *(f"{1e3 * cell[method]['CRPS']:.3g}" for method in METHODS),
+            *(f"{1e3 * cell[method]['CRPS']:.3g}" for method in methods),
             *(f"{100 * row['coverage_90']:.0f}" for row in (first, last)),
         )
     return table
@@ -221,19 +202,27 @@ def ablate(
     """
     from ..experiments import paper
 
-    names = tuple(paper.EXPERIMENTS) if not problems or "all" in problems else problems
     chosen: Any = tuple(networks or paper.NETWORKS)  # `ablate` refuses what it does not know
     part: Any = split
-    console, errors = Console(), Console(stderr=True)
-    with errors.status("") as status:
-        found = paper.ablate(
-            names, out, chosen, part, device, n, samples, times, fresh, status.update
-        )
-    written = paper.write_ablation(found, out)
-    for network in chosen:
-        mine = [record for record in found if record["network"] == network]
-        for cell in paper.cells(mine):
-            console.print(_updates(cell))
+    with Console(stderr=True).status("") as status:
+        told = device, n, samples, times, fresh, status.update
+        found = paper.ablate(_chosen(problems, paper.EXPERIMENTS), out, chosen, part, *told)
+    of_network = [[r for r in found if r["network"] == network] for network in chosen]
+    tables = [_updates(cell) for mine in of_network for cell in paper.cells(mine)]
+    _show(tables, [], paper.write_ablation(found, out))
+
+
+def _chosen(given: tuple[str, ...], known: Iterable[str]) -> tuple[str, ...]:
+    return tuple(known) if not given or "all" in given else given
+
+
+def _show(tables: Iterable[Table], remarks: Iterable[str], written: Iterable[Path]) -> None:
+    """What came out, and where it is."""
+    console = Console()
+    for table in tables:
+        console.print(table)
+    for remark in remarks:
+        console.print(f"- {remark}", highlight=False)
     for path in written:
         print(path)
 
@@ -244,10 +233,10 @@ def _updates(cell: list[dict[str, Any]]) -> Table:
 
     first = cell[0]
     at = "validation functions" if first["parameter"] is None else f"{first['parameter']:g}"
-    table = _narrow(f"{first['problem']}, {at}, t = {first['time']:g}; network {first['network']}")
-    table.add_column("update", no_wrap=True)
-    for heading in ("LL", "MSE", "CRPS", "in 90 %", "front"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = _narrow(
+        f"{first['problem']}, {at}, t = {first['time']:g}; network {first['network']}",
+        ("update", "LL", "MSE", "CRPS", "in 90 %", "front"),
+    )
     for record in cell:
         front = record["front_error"]
         table.add_row(
@@ -270,38 +259,26 @@ def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
         f"{experiment.problem.title}, {experiment.problem.parameter} = {first['parameter']:g}, "
         f"t = {first['time']:g}; protocol {first['protocol']}, weights {first['recipe']}"
     )
-    table = _narrow(title)
-    for heading in ("method", "CE", "LL", "paper", "MSE", "paper", "in 90 %"):
-        table.add_column(heading, justify="left" if heading == "method" else "right", no_wrap=True)
+    table = _narrow(title, ("method", "CE", "LL", "paper", "MSE", "paper", "in 90 %"))
     for record in cell:
         published = experiment.paper(first["parameter"], record["method"])
-        ours = {
-            metric: f"[bold]{record[metric]:{style}}[/]"
-            if best(record, cell, metric)
-            else f"{record[metric]:{style}}"
-            for metric, style in (("CE", ".0e"), ("LL", ".2f"), ("MSE", ".2e"))
-        }
-        table.add_row(
-            record["method"],
-            ours["CE"],
-            ours["LL"],
-            f"{published['LL'][0]:.2f}" if published else "",
-            ours["MSE"],
-            f"{published['MSE'][0]:.2e}" if published else "",
-            f"{100 * record['coverage_90']:.0f}",
-        )
+        row = []
+        for metric, style in (("CE", ".0e"), ("LL", ".2f"), ("MSE", ".2e")):
+            ours = format(record[metric], style)
+            row.append(f"[bold]{ours}[/]" if best(record, cell, metric) else ours)
+            if metric != "CE":
+                row.append(format(published[metric][0], style) if published else "")
+        table.add_row(record["method"], *row, f"{100 * record['coverage_90']:.0f}")
     return table
 
 
-def _narrow(title: str) -> Table:
-    """A table of numbers for 80 columns."""
-    return Table(
-        title=title,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
+def _narrow(title: str, headings: Iterable[str]) -> Table:
+    """A table for 80 columns: of names, and numbers beside them."""
+    style: Any = {"title_justify": "left", "box": box.SIMPLE_HEAD, "show_edge": False}
+    table = Table(title=title, padding=(0, 1, 0, 0), **style)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", no_wrap=not i)
+    return table
 
 
 def _table(title: str, problems: "Sequence[type[Problem]]", width: int) -> Table:
@@ -322,19 +299,6 @@ def _table(title: str, problems: "Sequence[type[Problem]]", width: int) -> Table
         parameter = f"{problem.parameter} {values}"
         table.add_row(problem.name, problem.equation, domain, times, parameter, problem.difficulty)
     return table
-
-
-def _draw(folder: Path, closed: "Sequence[type[Problem]]") -> None:
-    cli_files.require("plots", "matplotlib")
-    from rich.progress import track
-
-    from ..figures import overview_figure, problem_figure, save
-    from ..problems import PROBLEMS
-
-    save(overview_figure(closed), folder / "overview.png")
-    for name, problem in track(PROBLEMS.items(), "Drawing", transient=True):
-        save(problem_figure(problem), folder / f"{name}.png")
-    print(f"{len(PROBLEMS) + 1} pictures in {folder}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

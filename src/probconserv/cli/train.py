@@ -91,39 +91,20 @@ class _Bar:
     """A bar on stderr, from the first report on: what is refused is refused without one."""
 
     def __init__(self, on: bool) -> None:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import Progress
 
-        columns = (
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(),
-            TextColumn("{task.fields[loss]}  {task.fields[score]}"),
-            TextColumn(" left"),
-            TimeRemainingColumn(),
-        )
-        self.progress = Progress(*columns, console=Console(stderr=True), disable=not on)
-        self.task = self.progress.add_task("", total=None, loss="", score="")
-        self.loss = self.score = ""
+        self.progress = Progress(console=Console(stderr=True), disable=not on)
+        self.task = self.progress.add_task("")
+        self.shown: dict[str, str] = {}
 
     def show(self, line: dict[str, float]) -> None:
         self.progress.start()
         scores = [f"{name} {value:.4g}" for name, value in line.items() if name not in SHOWN]
-        self.score = scores[-1] if scores else self.score
-        self.loss = f"loss {line['loss']:.4g}" if "loss" in line else self.loss
-        self.progress.update(
-            self.task,
-            total=line["steps"],
-            completed=line["step"],
-            loss=self.loss,
-            score=self.score,
-            refresh=True,
-        )
+        found = {"loss": [f"loss {line['loss']:.4g}"] if "loss" in line else [], "score": scores}
+        self.shown |= {kind: texts[-1] for kind, texts in found.items() if texts}
+        said = "  ".join([f"step {line['step']:g}/{line['steps']:g}", *self.shown.values()])
+        done, total = line["step"], line["steps"]
+        self.progress.update(self.task, description=said, completed=done, total=total, refresh=True)
 
     def stop(self) -> None:
         if self.progress.live.is_started:

@@ -5,7 +5,7 @@ by counter, number i of a key is mix(key + (i + 1) G). Nothing is kept between c
 be made anywhere, alone, compiled or inside a CUDA graph.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
 from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -178,9 +178,7 @@ class Functions:
 
     def __getitem__(self, index: int | slice | Tensor) -> "Functions":
         which = [index] if isinstance(index, int) else index
-        context, target = (Points(*(a[which] for a in p)) for p in (self.context, self.target))
-        problem = None if self.problem is None else self.problem[which]
-        return Functions(problem, context, target, self._numbers(lambda a: a[which]))
+        return self._changed(lambda a: a[which])
 
     def to(self, device_or_dtype: torch.device | str | torch.dtype) -> "Functions":
         """The same, moved or converted.
@@ -195,15 +193,12 @@ class Functions:
         Functions
             With problem, context and target moved.
         """
-        context, target = (
-            Points(*(a.to(device_or_dtype) for a in points))
-            for points in (self.context, self.target)
-        )
-        problem = None if self.problem is None else self.problem.to(device_or_dtype)
-        return Functions(problem, context, target, self._numbers(lambda a: a.to(device_or_dtype)))
+        return self._changed(lambda a: a.to(device_or_dtype))
 
-    def _numbers(self, change: Callable[[Tensor], Tensor]) -> Tensor | None:
-        return None if self.numbers is None else change(self.numbers)
+    def _changed(self, change: Callable[[Any], Any]) -> "Functions":
+        context, target = (Points(*map(change, p)) for p in (self.context, self.target))
+        problem, numbers = (None if a is None else change(a) for a in (self.problem, self.numbers))
+        return Functions(problem, context, target, numbers)
 
     @property
     def parameters(self) -> Tensor | None:  # (n, c)
@@ -330,23 +325,6 @@ class Stream:
 
     def __call__(self, step: int | Tensor) -> Functions:
         return self._sampler((STREAM, self.seed, _number(step))).to(self.dtype)
-
-    def since(self, step: int = 0) -> Iterator[Functions]:
-        """The batches from `step` on, without end.
-
-        Parameters
-        ----------
-        step : int
-            The first.
-
-        Yields
-        ------
-        Functions
-            `stream(step)`, `stream(step + 1)` and so on.
-        """
-        while True:
-            yield self(step)
-            step = step + 1
 
 
 class _Sampler:

@@ -81,6 +81,14 @@ def written(out: Path, texts: Mapping[str, str]) -> list[Path]:
     return [out / name for name in texts]
 
 
+def grouped(records: Sequence[Record], *keys: str) -> list[list[Record]]:
+    """Those that agree in these, in the order in which they are given."""
+    groups: dict[tuple[Any, ...], list[Record]] = {}
+    for record in records:
+        groups.setdefault(tuple(record[key] for key in keys), []).append(record)
+    return list(groups.values())
+
+
 def as_csv(rows: Sequence[Record]) -> str:
     text = io.StringIO()
     table = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")

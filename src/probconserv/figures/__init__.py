@@ -1,4 +1,4 @@
-"""Pictures of fields and of equations. Needs matplotlib, the extra `plots`."""
+"""Pictures of fields. Needs matplotlib, the extra `plots`."""
 
 from ..support.extras import missing as _missing
 
@@ -17,9 +17,6 @@ from ._fields import profiles_figure as profiles_figure
 from ._fields import save as save
 from ._fields import scores_figure as scores_figure
 from ._maps import maps_figure as maps_figure
-from ._problems import overview_figure as overview_figure
-from ._problems import problem_figure as problem_figure
-from ._problems import symbol as symbol
 from ._reports import budget as budget
 from ._reports import diagnosis as diagnosis
 from ._reports import ledger_figure as ledger_figure

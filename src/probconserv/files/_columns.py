@@ -7,17 +7,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import Any
 
 import xarray as xr
 
 from ..support.errors import InputError
-from ._attributes import decoded, factor, in_unit, pairs, scale, setting, units
-from ._coordinates import FileGrid, angle, is_pressure
+from ._attributes import decoded, factor, in_unit, pairs, product, scale, setting, units
+from ._conventions import angle, is_pressure
+from ._grid import FileGrid
 from ._law import FileLaw, Given, assumed, listed, match, taken
-from ._methods import WATER_METRES, check_stated, check_unit, in_mass, is_water
-from ._rates import method_in
+from ._methods import WATER_METRES, check_unit, in_mass, is_water
 from ._repeated import ONCE
-from ._time import tells_time, time_of
+from ._time import method_in, tells_time, time_of
 from ._vertical import FileLayers, formula_layers, pressure_layers
 from ._weights import cell_measure
 
@@ -29,39 +30,16 @@ PRESSURE = "surface_air_pressure"
 WINDS = ("eastward_wind", "northward_wind")
 CLOUDS = tuple(f"mass_fraction_of_cloud_{each}_in_air" for each in ("liquid_water", "ice"))
 UNITS = {"kg": ("kg m-2", "kg m-2 s-1"), "J": ("J m-2", "W m-2")}  # of amounts and of rates
-USUAL = {  # names of variables that do not say their standard name
-    HUMIDITY: ("specific_humidity", "hus", "q", "Q"),
-    TEMPERATURE: ("temperature", "ta", "t", "T"),
-    PRESSURE: ("surface_pressure", "ps", "sp", "PS"),
-    WINDS[0]: ("u_component_of_wind", "ua", "u", "U"),
-    WINDS[1]: ("v_component_of_wind", "va", "v", "V"),
-    CLOUDS[0]: ("specific_cloud_liquid_water_content", "clw", "clwc", "CLDLIQ"),
-    CLOUDS[1]: ("specific_cloud_ice_water_content", "cli", "ciwc", "CLDICE"),
-    "surface_geopotential": ("geopotential_at_surface", "phis", "PHIS"),
+KNOWN = {  # the units of variables, and how those are called that do not say their standard name
+    HUMIDITY: ("kg kg-1", "specific_humidity", "hus", "q", "Q"),
+    TEMPERATURE: ("K", "temperature", "ta", "t", "T"),
+    PRESSURE: ("Pa", "surface_pressure", "ps", "sp", "PS"),
+    WINDS[0]: ("m s-1", "u_component_of_wind", "ua", "u", "U"),
+    WINDS[1]: ("m s-1", "v_component_of_wind", "va", "v", "V"),
+    CLOUDS[0]: ("kg kg-1", "specific_cloud_liquid_water_content", "clw", "clwc", "CLDLIQ"),
+    CLOUDS[1]: ("kg kg-1", "specific_cloud_ice_water_content", "cli", "ciwc", "CLDICE"),
+    "surface_geopotential": ("m2 s-2", "geopotential_at_surface", "phis", "PHIS"),
 }
-
-
-USUAL_UNITS = {  # of these
-    HUMIDITY: "kg kg-1",
-    TEMPERATURE: "K",
-    PRESSURE: "Pa",
-    **dict.fromkeys(WINDS, "m s-1"),
-    **dict.fromkeys(CLOUDS, "kg kg-1"),
-    "surface_geopotential": "m2 s-2",
-}
-
-
-@dataclass(frozen=True, eq=False)
-class Said:
-    """What a user says where a dataset does not tell."""
-
-    assume_units: Mapping[str, str]
-    assume_method: Mapping[str, str]
-    time: str | None
-    measure: Given | None
-    radius: float | None
-    inflow: Flux = ()
-    outflow: Flux = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,16 +47,16 @@ class AirColumns(FileGrid):
     """The columns of air in which a variable lies."""
 
     levels: xr.DataArray  # the coordinate that says where they are
-    recipe: str
-    said: Said
+    asked: FileLaw  # what a user says where the dataset does not tell
 
     @cached_property
     def over(self) -> tuple[str, ...]:
         """The dimension of levels, and those of the area."""
-        flat = {dim for c in self.coordinates if angle(c) for dim in c.dims}
-        if not flat:
-            raise InputError(f"`{self.recipe}` needs latitudes and longitudes of {self.name!r}.")
-        return (str(self.levels.dims[0]), *(str(d) for d in self.data.dims if d in flat))
+        if not (flat := self.area_dims(self.horizontal(self.data.dims))):
+            raise InputError(
+                f"`{self.asked.name}` needs latitudes and longitudes of {self.name!r}."
+            )
+        return (str(self.levels.dims[0]), *flat)
 
     @cached_property
     def layers(self) -> FileLayers:
@@ -87,17 +65,17 @@ class AirColumns(FileGrid):
             found = pressure_layers(self, self.levels, self.below(PRESSURE))
         if found.units != "kg m-2":
             raise InputError(
-                f"`{self.recipe}` needs levels of pressure; those of {self.name!r} are heights."
+                f"`{self.asked.name}` needs levels of pressure; those of {self.name!r} are heights."
             )
         return found
 
     @cached_property
     def area(self) -> xr.DataArray:  # without coordinates
-        how = self.said.measure, self.said.radius
-        found = cell_measure(self.dataset, self.name, self.over[1:], *how)
-        if self.said.measure is not None and scale(found, "m2") is None:
+        asked = self.asked
+        found = cell_measure(self.dataset, self.name, self.over[1:], asked.measure, asked.radius)
+        if asked.measure is not None and scale(found, "m2") is None:
             raise InputError(
-                f"`measure` must give areas for `{self.recipe}`, in m2 or the like; its unit is "
+                f"`measure` must give areas for `{asked.name}`, in m2 or the like; its unit is "
                 f"{units(found) or 'not known'}: {found.description}. Say the units of variables "
                 "of the file itself with `assume_units`; those of another file must stand in it."
             )
@@ -144,67 +122,62 @@ class AirColumns(FileGrid):
         amount, rate = UNITS[unit]
         plain = decoded(taken(self.dataset, given, argument))
         found = in_mass(self.dataset, plain, amount)
-        name, time = f"{argument} {found.name}", time_of(self.data, self.said.time, self.over)
+        name, time = f"{argument} {found.name}", time_of(self.data, self.asked.time, self.over)
         match(found, self.data, name, [str(dim) for dim in found.dims if dim not in self.data.dims])
-        method = method_in(self.dataset, found, name, time.dim, self.said.assume_method)
+        method = method_in(self.dataset, found, name, time.dim, self.asked.assume_method)
         check_unit(name, found, method, amount, "s")
         wanted = amount if method.is_amount else rate
         factor(found, wanted)
         said = f"{found.name}" + f" (1 m of water is {WATER_METRES})" * (found is not plain)
         return found, wanted, said
 
-    def flux(self, given: Given, argument: str, unit: str) -> xr.DataArray:
-        """A flux per area, or an amount, as the sum over all of it."""
-        found, wanted, said = self.rate(given, argument, unit)
-        values = in_unit(found, wanted)
-        total = (values * self.area).sum(self.area.dims, skipna=False).compute()
+    def summed(self, rate: xr.DataArray, wanted: str, said: str) -> xr.DataArray:
+        """What `rate` gives, as the sum over all of the area."""
+        total = (in_unit(rate, wanted) * self.area).sum(self.area.dims, skipna=False).compute()
         if total.isnull().any():
             raise InputError(
-                f"{found.name!r} has missing values, so that its sum over the area is not known. "
+                f"{rate.name!r} has missing values, so that its sum over the area is not known. "
                 "Fill them, or drop the variable: then the total stays that of the start."
             )
-        coords = {dim: found[dim].variable for dim in total.dims if dim in found.coords}
-        summed = xr.DataArray(total.variable, coords, name=found.name)
-        clock = "" if wanted == UNITS[unit][0] else " s-1"
-        return summed.assign_attrs({**found.attrs, "units": f"{unit}{clock}", "description": said})
+        coords = {dim: rate[dim].variable for dim in total.dims if dim in rate.coords}
+        summed = xr.DataArray(total.variable, coords, name=rate.name, attrs=rate.attrs)
+        return summed.assign_attrs(units=product(wanted, "m2"), description=said)
 
 
-def columns(dataset: xr.Dataset, standard_name: str, recipe: str, said: Said) -> AirColumns:
-    """The columns of the variable that a recipe starts from."""
-    check_stated(said.assume_method)
-    dataset = assumed(dataset, [FileLaw(standard_name, recipe, assume_units=said.assume_units)])
+def columns(dataset: xr.Dataset, standard_name: str, recipe: str, **told: Any) -> AirColumns:
+    """The columns of the variable that a recipe starts from; told: what a `FileLaw` is told."""
+    asked = FileLaw(standard_name, "levels", name=recipe, **told)
+    dataset = assumed(dataset, [asked])
     found = {name: _levels(FileGrid(dataset, str(name))) for name in dataset.data_vars}
     levels = {str(name): c for name, c in found.items() if c is not None}
     name = _find(dataset, standard_name, lambda each: each.name in levels)
     if name is not None and not units(dataset[name]):
-        way = _lacking(dataset, name, said)
+        way = _lacking(dataset, name, asked)
         raise InputError(f"`{recipe}`: {name!r} has no `units`. Say what they are with {way}.")
     if name is None:
         there = _find(dataset, standard_name, lambda each: each.ndim > 2)
         lack = f", as those of {there!r} have not" if there else ""
         raise InputError(
             f"`{recipe}` needs a variable with the standard_name {standard_name} (or called "
-            f"{' or '.join(USUAL[standard_name][1:])}) on levels whose coordinate has "
+            f"{' or '.join(KNOWN[standard_name][2:])}) on levels whose coordinate has "
             f"formula_terms or the units of a pressure{lack}. Copy the coordinate with its terms "
-            f"from the file that has them, or say units with {_lacking(dataset, there, said)}."
+            f"from the file that has them, or say units with {_lacking(dataset, there, asked)}."
         )
-    return AirColumns(dataset, name, levels[name], recipe, said)
+    return AirColumns(dataset, name, levels[name], asked)
 
 
-def _lacking(dataset: xr.Dataset, there: str | None, said: Said) -> str:
+def _lacking(dataset: xr.Dataset, there: str | None, asked: FileLaw) -> str:
     """The option with usual units for all that has none: levels, and variables by usual names."""
-    water = [*listed(said.inflow), *listed(said.outflow)]
-    usual = {name: unit for key, unit in USUAL_UNITS.items() for name in USUAL.get(key, ())}
+    water = [*listed(asked.inflow), *listed(asked.outflow)]
+    usual = {name: unit for unit, *names in KNOWN.values() for name in names}
     usual |= {each: WATER_METRES for each in water if isinstance(each, str) and is_water(each)}
     silent = [str(name) for name in dataset.variables if not units(dataset[name])]
     found = {name: usual[name] for name in silent if name in usual and dataset[name].ndim}
-    along = [
-        dataset[dim] for dim in ([] if there is None else dataset[there].dims) if dim in silent
-    ]
-    flat = [c for c in along if angle(c) is None and not tells_time(c) and c.dtype.kind in "iuf"]
-    for c in flat:  # surface pressures are at most 1100 hPa
-        if c.size > 1 and c.min() > 0 and 100 < c.max() <= 1.1e5:
-            found = {str(c.name): "hPa" if c.max() <= 1100 else "Pa", **found}
+    for dim in () if there is None else dataset[there].dims:
+        c = dataset[dim]
+        plain = dim in silent and c.dtype.kind in "iuf" and not (angle(c) or tells_time(c))
+        if plain and c.size > 1 and c.min() > 0 and 100 < c.max() <= 1.1e5:  # at most 1100 hPa
+            found = {str(dim): "hPa" if c.max() <= 1100 else "Pa", **found}
     entries = ", ".join(f"{name!r}: {unit!r}" for name, unit in found.items())
     return f"`assume_units={{{entries}}}`, if these are right" if found else "`assume_units`"
 
@@ -232,7 +205,7 @@ def _find(
     for standard in standard_names.split():
         named = dataset.cf.standard_names.get(standard, [])
         found = [name for name in fields if name in named and not name.endswith("_std")]
-        found = found or [name for name in USUAL.get(standard, ()) if name in fields]
+        found = found or [name for name in KNOWN.get(standard, ())[1:] if name in fields]
         off = {name: len(dims ^ set(fields[name].dims)) if dims else 0 for name in found}
         found = [name for name in found if off[name] == min(off.values())]
         if len(found) > 1:

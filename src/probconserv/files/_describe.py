@@ -6,7 +6,7 @@ large variables: whether a law can be made does not depend on them.
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
@@ -20,16 +20,15 @@ import xarray as xr
 from ..support.errors import InputError, printable
 from ._arithmetic import names_in
 from ._attributes import decoded, pairs, scale, setting, shown, units
-from ._coordinates import FileGrid, angle, is_axis, is_numbered, is_pressure
+from ._conventions import LEVEL, MEMBER, TIME, angle, counted, role
+from ._grid import FileGrid
 from ._methods import fluxes_of
 from ._read import SMALL, Bare, groups
 from ._recipes import RECIPES
 from ._series import Paths, opened_as_one, paths_of
 from ._time import is_lead, tells_time, time_of
 from ._weights import cell_measure
-from ._work import ENSEMBLES
 
-VERTICAL = ("lev", "level", "levels", "plev", "depth", "height", "altitude", "z")
 OF_CELLS = ("coordinates", "grid_mapping", "cell_measures", "mesh", "cell_methods")
 MESH = ("node", "edge", "face")  # of UGRID: what its variables connect
 NAMING = (
@@ -56,7 +55,7 @@ class Variable:
     std: str | None  # the variable that looks like its standard deviation
 
     @classmethod
-    def of(cls, data: xr.DataArray, stds: Sequence[str]) -> "Variable":
+    def of(cls, data: xr.DataArray, std: str | None) -> "Variable":
         marks = (data.encoding.get(key) for key in ("_FillValue", "missing_value"))
         mark = next((float(np.ravel(each)[0]) for each in marks if each is not None), None)
         return cls(
@@ -66,7 +65,7 @@ class Variable:
             str(data.encoding.get("dtype", data.dtype)),
             mark,
             str(data.attrs.get("long_name") or data.attrs.get("standard_name") or "") or None,
-            next((std for std in stds if std.removesuffix(_ending(std)) == data.name), None),
+            std,
         )
 
     def __str__(self) -> str:
@@ -241,9 +240,10 @@ def describe(dataset: xr.Dataset) -> Description:
     ('lat', 'lon')
     """
     dataset = decoded(dataset)
-    stds = [str(name) for name in dataset.data_vars if _ending(str(name))]
-    stds = [name for name in stds if name.removesuffix(_ending(name)) in dataset.data_vars]
-    grids = {name: FileGrid(dataset, name) for name in _fields(dataset, stds)}
+    there = [str(name) for name in dataset.data_vars]
+    spreads = {name + end: name for name in there for end in STD if name + end in there}
+    stds = {name: std for std, name in reversed(spreads.items())}
+    grids = {name: FileGrid(dataset, name) for name in _fields(dataset, spreads)}
     alike: dict[Any, list[str]] = {}
     for name, grid in grids.items():
         key = (grid.data.dims, *(setting(grid.data, each) for each in OF_CELLS))
@@ -257,11 +257,11 @@ def describe(dataset: xr.Dataset) -> Description:
         except InputError as error:
             lacking[recipe] = str(error)
     return Description(
-        tuple(Variable.of(grid.data, stds) for grid in grids.values()),
+        tuple(Variable.of(grid.data, stds.get(name)) for name, grid in grids.items()),
         tuple(_cells(grids[names[0]], sketch, tuple(names)) for names in alike.values()),
         laws,
         lacking,
-        tuple(str(name) for name in dataset.data_vars if name not in (*grids, *stds)),
+        tuple(name for name in there if name not in (*grids, *spreads)),
     )
 
 
@@ -303,71 +303,34 @@ def describe_file(source: Paths, group: str = "") -> Description:
     return replace(found, groups=inside, source=names, group=group.strip("/"))
 
 
-def _ending(name: str) -> str:
-    return next((end for end in STD if name.endswith(end)), "")
-
-
-def _fields(dataset: xr.Dataset, stds: Sequence[str]) -> list[str]:
+def _fields(dataset: xr.Dataset, stds: Container[str]) -> list[str]:
     """The variables with fractions on cells, that do not describe others."""
     arrays = [dataset[name] for name in dataset.variables]
     named = {word for each in arrays for key in NAMING for word in setting(each, key).split()}
     for key in ("formula_terms", "cell_measures"):
         named |= {name for each in arrays for name in pairs(each, key).values()}
-    found = []
-    for name in map(str, dataset.data_vars):
-        data = dataset[name]
-        if data.dtype.kind != "f" or name in (*stds, *named) or angle(data) or not data.size:
-            continue
-        if _horizontal(FileGrid(dataset, name)):
-            found.append(name)
-    return found
 
+    def is_field(name: str, data: xr.DataArray) -> bool:
+        of_others = name in stds or name in named or angle(data)
+        plain = data.dtype.kind == "f" and data.size and not of_others
+        return bool(plain and FileGrid(dataset, name).flat)
 
-def _members(grid: FileGrid) -> str | None:
-    """The dimension that looks like one of an ensemble."""
-    for dim in map(str, grid.data.dims):
-        own = grid.along(dim)
-        if dim.lower() in ENSEMBLES or (own is not None and _is_counted(own)):
-            return dim
-    return None
-
-
-def _is_counted(own: xr.DataArray) -> bool:
-    """Whether its numbers are those of members, and not those of levels."""
-    said = str(own.attrs.get("standard_name", own.name))
-    return is_numbered(own) and "level" not in said and not is_axis(own, "Z", "vertical")
-
-
-def _is_vertical(grid: FileGrid, dim: str) -> bool:
-    own = grid.along(dim)
-    if dim.lower() in VERTICAL or own is None:
-        return dim.lower() in VERTICAL
-    said = setting(own, "positive") or pairs(own, "formula_terms")
-    return bool(said) or is_axis(own, "Z", "vertical") or is_numbered(own) or is_pressure(own)
-
-
-def _horizontal(grid: FileGrid) -> list[str]:
-    """The dimensions whose cells form areas, or lie along what is no other axis."""
-    members = _members(grid)  # WRF has latitudes along Time too
-    dims = [d for d in map(str, grid.data.dims) if d != members and d.lower() not in ("time", "t")]
-    flat = grid.horizontal(dims)
-    return grid.area_dims(flat) or [dim for dim in flat if not _is_vertical(grid, dim)]
+    return [str(name) for name, data in dataset.data_vars.items() if is_field(str(name), data)]
 
 
 def _cells(grid: FileGrid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
-    data, members, flat = grid.data, _members(grid), _horizontal(grid)
-    dim: str | None
-    said: str | None
-    levels = [d for d in map(str, data.dims) if d not in (*flat, members) and _is_vertical(grid, d)]
-    left = [dim for dim in map(str, data.dims) if dim not in (*flat, *levels, members)]
+    data, flat, roles = grid.data, grid.flat, {str(d): grid.role(d) for d in grid.data.dims}
+    members = next((d for d in roles if roles[d] == MEMBER), None)
+    levels = [d for d in roles if roles[d] == LEVEL and d not in flat]
+    whole = [d for d in roles if d in (*flat, *levels)]
+    dim = next((d for d in roles if d not in (*whole, members)), None)
+    known, said = False, None
     try:
-        time, known = time_of(data), True
-        said, dim = _span(time.coordinate, f"{time}"), time.dim
+        time = time_of(data)
+        known, dim, said = True, time.dim, _span(time.coordinate, str(time))
     except InputError as error:
-        known, dim = False, left[0] if left else None
-        said = f"{error} The commands take {dim}" if left else None
-    whole = [dim for dim in map(str, data.dims) if dim in (*flat, *levels)]
-    numbered = any((own := grid.along(dim)) is None or is_numbered(own) for dim in levels)
+        said = f"{error} The commands take {dim}" if dim else None
+    numbered = any((own := grid.along(d)) is None or counted(own) for d in levels)
     choices = [flat] if numbered else [whole, flat]
     tried = [_weights(sketch, names[0], choices)]
     tried += [_weights(sketch, name, choices) for name in names[1:] if not tried[0][0]]
@@ -383,7 +346,11 @@ def _cells(grid: FileGrid, sketch: xr.Dataset, names: tuple[str, ...]) -> Cells:
     names = tuple(sorted(names, key=is_flux))  # totals are seldom those of fluxes
     if over and len(over) < len(whole):
         weights += f"; a total for each {' and '.join(levels)}"
-    spans = tuple(_level(grid, each) for each in levels)
+    coordinates = {each: grid.along(each) for each in levels}
+    spans = tuple(
+        f"{each} (no coordinate)" if own is None else _span(own, each)
+        for each, own in coordinates.items()
+    )
     fluxes = fluxes_of(sketch, names, is_step)
     return Cells(
         names, said, dim, known, tuple(flat), spans, members, over, weights, measure, fluxes
@@ -418,22 +385,13 @@ def _span(times: xr.DataArray, how: str) -> str:
     return f"{how}, {times.size} entries, {ends} {units(times)}".rstrip()
 
 
-def _level(grid: FileGrid, dim: str) -> str:
-    own = grid.along(dim)
-    return f"{dim} (no coordinate)" if own is None else _span(own, dim)
-
-
 def _sketch(dataset: xr.Dataset) -> xr.Dataset:
     """The dataset with a few entries of time and members, and usual values in place of large ones.
 
     What does not change in time gives the sizes of cells, and is kept.
     """
-    along = {
-        str(d) for c in dataset.coords.values() if c.ndim == 1 and tells_time(c) for d in c.dims
-    }
-    apart = [
-        d for d in map(str, dataset.dims) if d in along or d.lower() in ("time", "t", *ENSEMBLES)
-    ]
+    along = {d for c in dataset.coords.values() if c.ndim == 1 and tells_time(c) for d in c.dims}
+    apart = [d for d in dataset.dims if d in along or role(str(d), None) in (TIME, MEMBER)]
     few = dataset.isel({dim: slice(FEW) for dim in apart})
     usual = {}
     for name, data in few.data_vars.items():

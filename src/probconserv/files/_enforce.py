@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import xarray as xr
 
-from ._elsewhere import check_target
 from ._encoding import is_lazy
 from ._graph import compute, threads
 from ._law import FileLaw, Given, Recipe
 from ._plan import FileSpread
+from ._read import check_target
 from ._report import Report
 from ._series import Paths, opened_as_one, paths_of, with_files
 from ._work import REPORT, Work

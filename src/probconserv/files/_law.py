@@ -13,7 +13,7 @@ import xarray as xr
 from ..support.errors import InputError
 from ..support.tolerances import STEP, STORED
 from ._attributes import decoded, words_of
-from ._coordinates import LONGITUDE, angle
+from ._conventions import LONGITUDE, angle
 from ._methods import check_stated
 
 STORES = (".nc", ".nc4", ".cdf", ".zarr")  # how files end
@@ -241,8 +241,7 @@ class FileLaw:
                 "`variables` of a law must be a name, or names with factors as in "
                 f"{{'rain': 1.0, 'snow': 0.9}}; got {self.variables!r}."
             )
-        named = isinstance(self.over, Sequence) and all(isinstance(dim, str) for dim in self.over)
-        if not named or not self.over:
+        if not self.over or not (isinstance(self.over, str) or _are_texts(self.over)):
             raise InputError(f"`over` must name the dimensions to sum over; got {self.over!r}.")
         if len(set(self.dims)) < len(self.dims):
             raise InputError(f"`over` names a dimension twice: {', '.join(self.dims)}.")
@@ -255,15 +254,11 @@ class FileLaw:
         if self.regions is not None and not isinstance(self.regions, str | xr.DataArray):
             raise InputError(f"`regions` must be a name or an array; got {self.regions!r}.")
         texts = {"name": [self.name or ""], "held": self.held, "remarks": self.remarks}
-        for key, given in texts.items():
-            several = isinstance(given, Sequence) and not isinstance(given, str)
-            if not several or not all(isinstance(each, str) for each in given):
-                raise InputError(f"`{key}` of a law must be text; got {getattr(self, key)!r}.")
-        if self.average is None:
-            return
-        if not isinstance(self.total, str) or self.total != INITIAL:
+        for key in [key for key, given in texts.items() if not _are_texts(given)]:
+            raise InputError(f"`{key}` of a law must be text; got {getattr(self, key)!r}.")
+        if self.average is not None and not (isinstance(self.total, str) and self.total == INITIAL):
             raise InputError("`average` and `total` are two ways to say what is known: give one.")
-        if len(self.factors) > 1:
+        if self.average is not None and len(self.factors) > 1:
             raise InputError(f"`average` is for one variable, not for {self.label}: give `total`.")
 
     @property
@@ -304,23 +299,23 @@ def in_words(given: Given) -> str:
     return f"{given:g}" if isinstance(given, float) else str(given)
 
 
-def _apart(law: FileLaw) -> set[str]:
-    """Rates that are in no dataset: arrays by their names, numbers by the name of the argument."""
-    rates = {"inflow": listed(law.inflow), "outflow": listed(law.outflow)}
-    return {
-        str(getattr(given, "name", None) or argument)
-        for argument, each in rates.items()
-        for given in each
-        if not isinstance(given, str)
-    }
+def _are_texts(given: Any) -> bool:
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    return several and all(isinstance(each, str) for each in given)
 
 
 def assumed(dataset: xr.Dataset, laws: Iterable[FileLaw]) -> xr.Dataset:
     """The dataset with the units that laws assume; the one given is not changed."""
     units: dict[str, str] = {}
     for law in laws:
+        apart = {  # rates in no dataset: arrays by name, numbers by that of the argument
+            str(getattr(rate, "name", None) or side)
+            for side in ("inflow", "outflow")
+            for rate in listed(getattr(law, side))
+            if not isinstance(rate, str)
+        }
         for name, unit in law.assume_units.items():
-            if name not in _apart(law):
+            if name not in apart:
                 find(dataset, name, "assume_units")
             said = isinstance(unit, str) and words_of(unit) is not None
             if not said or units.setdefault(name, unit) != unit:
@@ -328,8 +323,6 @@ def assumed(dataset: xr.Dataset, laws: Iterable[FileLaw]) -> xr.Dataset:
                     f"`assume_units` of `{name}` must be one unit in all laws; got {unit!r}."
                 )
     dataset = dataset.copy()
-    for name, unit in units.items():
-        if name not in dataset.variables:
-            continue
-        dataset[name].attrs["units"] = unit
+    for name in units.keys() & dataset.variables.keys():
+        dataset[name].attrs["units"] = units[str(name)]
     return dataset

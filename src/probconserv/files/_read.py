@@ -1,13 +1,19 @@
-"""Labelled data from files, lazily: NetCDF and Zarr, looked at before any value is read."""
+"""Labelled data from files, lazily: NetCDF and Zarr, looked at before any value is read.
 
+Addresses and stores of other kinds are refused with the Python that opens them.
+"""
+
+import json
+import re
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from math import ceil, prod
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import dask.array as da
 import netCDF4
@@ -17,18 +23,35 @@ import xarray as xr
 
 from ..support.errors import InputError, ProbConservError
 from ..support.values import choice
-from ._elsewhere import opened_otherwise
 
 ZARR = ("zarr.json", ".zgroup", ".zmetadata")
-NETCDF = ("netcdf3", "netcdf4")
-FORMATS = {  # by the first bytes
+ICECHUNK = ("refs", "snapshots", "manifests")
+KINDS = ("netcdf3", "netcdf4", "zarr")
+STARTS = {  # the first bytes of files
     b"CDF\x01": "netcdf3",
     b"CDF\x02": "netcdf3",
     b"CDF\x05": "netcdf3",
     b"\x89HDF\r\n\x1a\n": "netcdf4",
-    b"GRIB": "it is a GRIB file",
-    b"\x1f\x8b": "it is a gzip file",
+    b"GRIB": "is a GRIB file",
+    b"\x1f\x8b": "is a gzip file",
+    b"PK\x03\x04": "is a zip archive",
+    b"{": "holds references of kerchunk",
 }
+OPENED = {  # by xarray, in Python
+    "is a zip archive": "xr.open_zarr(zarr.storage.ZipStore({!r}, mode='r'))",
+    "holds references of kerchunk": (
+        "xr.open_zarr('reference://', storage_options={{'fo': {!r}}}, consolidated=False)"
+    ),
+    "is an icechunk store": (
+        "xr.open_zarr(icechunk.Repository.open(icechunk.local_filesystem_storage({!r}))"
+        ".readonly_session('main').store, consolidated=False)"
+    ),
+}
+THEN = (
+    "and then `dataset.probconserv.enforce(...)` or `.check(...)`, as `files.enforce` and "
+    "`check`; `.drop_encoding().to_zarr(...)` writes what comes back"
+)
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/|[A-Za-z0-9+.-]+::")  # not C:/, a disk
 BLOCK = 24 * 2**20  # bytes that a block has at most, where the stored chunks allow it
 SMALL = 8 * 2**20  # bytes up to which a coordinate is kept in memory
 SUSPICIOUS = 16 * 2**30  # bytes from which a store must have something to show for them
@@ -46,38 +69,86 @@ class Bare(InputError):
     """A file or a group holds no variables."""
 
 
+def line(given: str) -> str:
+    """The line of Python that opens a URL; empty for what is no URL."""
+    if not URL.match(given):
+        return ""
+    if "/dodsC/" in given or "/opendap/" in given.lower():
+        return f"dataset = xr.open_dataset({given!r}, chunks={{}})"
+    if re.search(r"\.(nc4?|cdf|hdf5?|h5)$", given):
+        local = given if given.startswith("simplecache::") else f"simplecache::{given}"
+        return f"dataset = xr.open_dataset(fsspec.open_local({local!r}), chunks={{}})"
+    return f"dataset = xr.open_zarr({given!r})"
+
+
+def _no_url(argument: str, given: str, way: str) -> InputError:
+    return InputError(
+        f"`{argument}` {given} is a URL, and only files and folders that this machine sees are "
+        f"read and written here. Copy it, or in Python: {way}."
+    )
+
+
+def here(given: str, argument: str) -> str:
+    """The path of what is given, also as file://; any other URL is refused with a way out."""
+    if given.startswith("file://") and not Path(given).exists():
+        return unquote(urlsplit(given).path)
+    if (way := line(given)) and not Path(given).exists():
+        needs = "with fsspec and what it needs for this kind of address, such as s3fs or aiohttp"
+        raise _no_url(argument, given, f"`{way}` ({needs}), {THEN}")
+    return given
+
+
+def check_target(given: str) -> None:
+    """Refuses a URL as an output."""
+    if given.startswith("file:"):
+        raise InputError(f"`target` {given} must be a path: leave out file://.")
+    if URL.match(given):
+        given = re.sub(":/(?!/)", "://", given)  # as a path the second is lost
+        raise _no_url("target", given, f"`files.enforce(dataset, ...).to_zarr({given!r})`")
+
+
 def kind(path: Path) -> str:
-    """netcdf3, netcdf4 or zarr, by what lies there; the name does not count."""
+    """One of KINDS, by what lies there; the name does not count."""
     if not path.exists():
         raise InputError(f"`path` {path} does not exist. Check its spelling and the folder.")
-    if path.is_dir():
-        if told := opened_otherwise(path, b""):
-            raise InputError(f"`path` {path} is no Zarr folder: {told}.")
-        if any((path / name).exists() for name in ZARR):
-            return "zarr"
-        files = any(path.glob("*.nc"))
-        raise InputError(
-            f"`path` {path} is a folder, but no Zarr store: none of {', '.join(ZARR)} is in it. "
-            + (f"It holds NetCDF files: give them as {path}/*.nc, or " if files else "Give ")
-            + "one file or the folder of a store."
-        )
+    if (what := _folder(path) if path.is_dir() else _file(path)) in KINDS:
+        return what
+    way = "Convert it to NetCDF, unpack it, or download it again."
+    if what in OPENED:
+        opened = OPENED[what].format(str(path))
+        way = f"Unpack or copy it to a Zarr folder, or in Python: `dataset = {opened}`, {THEN}."
+    raise InputError(f"`path` {path} is neither NetCDF nor a Zarr folder: it {what}. {way}")
+
+
+def _folder(path: Path) -> str:
+    """What a folder holds. References in Parquet look like a Zarr 2 store without values."""
+    if all((path / name).is_dir() for name in ICECHUNK):
+        return "is an icechunk store"
+    with suppress(OSError, ValueError):
+        told = json.loads((path / ".zmetadata").read_text())
+        if "record_size" in told and not (path / ".zgroup").exists():
+            return "holds references of kerchunk"
+    if any((path / name).exists() for name in ZARR):
+        return "zarr"
+    files = any(path.glob("*.nc"))
+    raise InputError(
+        f"`path` {path} is a folder, but no Zarr store: none of {', '.join(ZARR)} is in it. "
+        + (f"It holds NetCDF files: give them as {path}/*.nc, or " if files else "Give ")
+        + "one file or the folder of a store."
+    )
+
+
+def _file(path: Path) -> str:
+    """What a file is, by its first bytes."""
     try:
         with path.open("rb") as file:
             start = file.read(8)
     except OSError as error:
         raise InputError(f"`path` {path} cannot be read: {error.strerror}.") from None
     if not start:
-        raise InputError(f"`path` {path} is empty. Copy or download it again.")
-    known = (what for first, what in FORMATS.items() if start.startswith(first))
-    found = next(known, f"it starts with {start!r}")
-    if found in NETCDF:
-        return found
-    if told := opened_otherwise(path, start):
-        raise InputError(f"`path` {path} is neither NetCDF nor a Zarr folder: {told}.")
-    raise InputError(
-        f"`path` {path} is neither NetCDF nor a Zarr folder: {found}. Convert it to NetCDF, "
-        "unpack it, or download it again."
-    )
+        raise InputError(f"`path` {path} is empty. {AGAIN}")
+    known = (what for first, what in STARTS.items() if start.lstrip().startswith(first))
+    return next(known, f"starts with {start!r}")
 
 
 def groups(path: Path) -> list[str]:
@@ -147,8 +218,7 @@ def errors_of(path: str | PathLike[str], what: str = "") -> Iterator[None]:
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise InputError(
-            f"`path` {path} cannot be read{what}: {reason}. It may be damaged or cut off: copy or "
-            "download it again."
+            f"`path` {path} cannot be read{what}: {reason}. It may be damaged or cut off. {AGAIN}"
         ) from error
 
 

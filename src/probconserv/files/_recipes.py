@@ -5,13 +5,14 @@ are, and says so.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from operator import add
 
 import xarray as xr
 
 from ..air import contents
-from ..air.constants import FUSION, HEAT_CAPACITY, VAPORIZATION
+from ..air.contents import FUSION, HEAT_CAPACITY, VAPORIZATION
 from ..support.errors import InputError
 from ._attributes import factor, in_unit, per, scale, units
 from ._columns import (
@@ -23,7 +24,6 @@ from ._columns import (
     WINDS,
     AirColumns,
     Flux,
-    Said,
     columns,
     described,
 )
@@ -34,7 +34,13 @@ Parts = Mapping[str, xr.DataArray]  # by the words for each
 Fluxes = tuple[list[xr.DataArray], list[xr.DataArray], str]  # in, out, and what is said of them
 
 GEOPOTENTIAL = "surface_geopotential geopotential surface_altitude"  # the first that is there
-EVAPORATION = "water_evapotranspiration_flux water_evaporation_flux"
+PARTS = (  # of energy, held fixed: in words, their unit, and what `air.contents` calls them
+    (HUMIDITY, "L {}", "1", "specific_humidity"),
+    (CLOUDS[1], "(-Lf) {}", "1", "cloud_ice"),
+    *((wind, "{}^2 / 2", "m s-1", wind) for wind in WINDS),
+)
+EVAPORATION = ("water_evapotranspiration_flux water_evaporation_flux",)
+PRECIPITATION = ("precipitation_flux",)
 HEATING = (
     "toa_incoming_shortwave_flux",
     "surface_upwelling_shortwave_flux_in_air",
@@ -87,8 +93,8 @@ def dry_air(
     InputError
         If a variable that it needs is not found, or there is more than one.
     """
-    said = Said(assume_units, NONE, time, measure, radius)
-    air = columns(dataset, HUMIDITY, "dry-air", said)
+    told = {"assume_units": assume_units, "time": time, "measure": measure, "radius": radius}
+    air = columns(dataset, HUMIDITY, "dry-air", **told)
     if not air.pressure:
         raise InputError(
             f"`dry-air` moves the surface pressure, and no variable is {PRESSURE}. Where levels "
@@ -103,13 +109,12 @@ def dry_air(
     rest = (air.layers.constant * dry).sum(vertical)
     remarks = [f"(1 - {' - '.join(water)}) times {air.layers.where}", _moves(pressure, water)]
     remarks += [f"missing values of {', '.join(gaps)} count as dry air"] if gaps else []
-    return FileLaw(
-        {pressure: described(slope, per("kg m-2", units(ps)), "d mass / d ps times")},
-        air.over[1:],
+    return replace(
+        air.asked,
+        variables={pressure: described(slope, per("kg m-2", units(ps)), "d mass / d ps times")},
+        over=air.over[1:],
         measure=air.area,
-        time=time,
         name="dry air",
-        assume_units=assume_units,
         fixed=described(rest, "kg m-2", "mass that does not depend on it"),
         held=water,
         remarks=remarks,
@@ -154,13 +159,13 @@ def moisture(
     InputError
         As `dry_air` does.
     """
-    said = Said(assume_units, assume_method, time, measure, radius, inflow, outflow)
-    air = columns(dataset, HUMIDITY, "moisture", said)
+    told = {"assume_units": assume_units, "time": time, "measure": measure, "radius": radius}
+    fluxes = {"inflow": inflow, "outflow": outflow, "assume_method": assume_method}
+    air = columns(dataset, HUMIDITY, "moisture", **told, **fluxes)
     factor(air.data, "1")
     unit = units(air.data)
     parts = {name: in_unit(air.dataset[name], unit) for name in air.beside(CLOUDS)}
-    fluxes = _fluxes(air, [EVAPORATION], ["precipitation_flux"], "kg")
-    return _law(air, air.name, parts, unit, fluxes)
+    return _law(air, air.name, parts, unit, _fluxes(air, EVAPORATION, PRECIPITATION, "kg"))
 
 
 def energy(
@@ -201,27 +206,30 @@ def energy(
     InputError
         As `dry_air` does.
     """
-    said = Said(assume_units, assume_method, time, measure, radius, inflow, outflow)
-    air = columns(dataset, TEMPERATURE, "energy", said)
+    told = {"assume_units": assume_units, "time": time, "measure": measure, "radius": radius}
+    fluxes = {"inflow": inflow, "outflow": outflow, "assume_method": assume_method}
+    air = columns(dataset, TEMPERATURE, "energy", **told, **fluxes)
     factor(air.data, "K")
-    humidity, winds, ground = air.beside([HUMIDITY]), air.beside(WINDS), air.below(GEOPOTENTIAL)
-    ice = air.beside(CLOUDS[1:])
-    held = [(f"L {name}", name, "1", "specific_humidity") for name in humidity]
-    held += [(f"(-Lf) {name}", name, "1", "cloud_ice") for name in ice]
-    held += [(f"{name}^2 / 2", name, "m s-1", WINDS[0]) for name in winds]
-    parts = {
-        said: contents.energy(kind, in_unit(air.dataset[name], unit))
-        for said, name, unit, kind in held
-    }
-    if ground:
+    parts, found = {}, set()
+    for standard, words, unit, kind in PARTS:
+        for name in air.beside([standard]):
+            parts[words.format(name)] = contents.energy(kind, in_unit(air.dataset[name], unit))
+            found.add(standard)
+    if ground := air.below(GEOPOTENTIAL):
         height = scale(air.dataset[ground], "m") is not None
-        found = in_unit(air.dataset[ground], "m" if height else "m2 s-2")
-        parts[ground] = contents.geopotential(found) if height else found
-    there = {"humidity": humidity, "wind": len(winds) == 2, "surface geopotential": ground}
-    lacking = [what for what, found in there.items() if not found]
+        high = in_unit(air.dataset[ground], "m" if height else "m2 s-2")
+        parts[ground] = contents.geopotential(high) if height else high
+    there = {
+        "humidity": HUMIDITY in found,
+        "wind": found >= {*WINDS},
+        "surface geopotential": ground,
+    }
+    lacking = [what for what, is_there in there.items() if not is_there]
     remarks = [
         f"energy per mass: {' + '.join([f'cp {air.name}', *parts])}; cp = {HEAT_CAPACITY} "
-        f"J kg-1 K-1, L = {VAPORIZATION:g} J kg-1" + f", Lf = {FUSION:g} J kg-1" * bool(ice),
+        f"J kg-1 K-1, L = {VAPORIZATION:g} J kg-1"
+        + f", Lf = {FUSION:g} J kg-1"
+        * (CLOUDS[1] in found),
     ]
     remarks += [f"not found, so that it counts as 0: {', '.join(lacking)}"] if lacking else []
     moved = {air.name: described(xr.DataArray(HEAT_CAPACITY), "J kg-1 K-1", "cp")}
@@ -237,19 +245,17 @@ def _law(
     """Mass of air times what is moved and parts that are held fixed, with fluxes in and out."""
     held = [*(str(part.name) for part in parts.values()), *air.pressure]
     inflow, outflow, said = fluxes
-    names, stated = {rate.name for rate in (*inflow, *outflow)}, air.said.assume_method
+    names, stated = {rate.name for rate in (*inflow, *outflow)}, air.asked.assume_method
     for name in [name for name in stated if name not in names]:
         find(air.dataset, name, "assume_method")
         said += f"; {name} is no flux of this law: name it with `inflow` or `outflow` if it is one"
-    return FileLaw(
-        moved,
-        air.over,
+    return replace(
+        air.asked,
+        variables=moved,
+        over=air.over,
         inflow=inflow,
         outflow=outflow,
         measure=air.mass,
-        time=air.said.time,
-        name=air.recipe,
-        assume_units=air.said.assume_units,
         assume_method={name: method for name, method in stated.items() if name in names},
         fixed=described(reduce(add, parts.values()), unit, " + ".join(parts)) if parts else 0.0,
         held=held,
@@ -259,25 +265,25 @@ def _law(
 
 def _fluxes(air: AirColumns, into: Sequence[str], out: Sequence[str], unit: str) -> Fluxes:
     """The fluxes in and out, those given or all that the law asks for, and what is to be said."""
-    given: list[list[Given]] = [listed(air.said.inflow), listed(air.said.outflow)]
-    if not any(map(len, given)):
+    given = {"inflow": listed(air.asked.inflow), "outflow": listed(air.asked.outflow)}
+    if not any(given.values()):
         found = {each: air.below(each) for each in (*into, *out)}
         if lacking := [each.split()[0] for each, name in found.items() if name is None]:
             beside = [name for name in found.values() if name]
             unused = f"; {', '.join(beside)} alone would not do" if beside else ""
             ways = "; `inflow` and `outflow` name others"
             return [], [], f"no fluxes counted, for want of {', '.join(lacking)}{unused}{ways}"
-        given = [[str(found[each]) for each in part] for part in (into, out)]
-    sides = list(zip(("inflow", "outflow"), given, strict=True))
+        given = {"inflow": [found[each] for each in into], "outflow": [found[e] for e in out]}
+    rates: dict[str, list[tuple[xr.DataArray, str, str]]] = {side: [] for side in given}
     wrong = []
-    for each, side in [(each, side) for side, part in sides for each in part]:
+    for side, name in [(side, name) for side, part in given.items() for name in part]:
         try:
-            air.rate(each, side, unit)
+            rates[side].append(air.rate(name, side, unit))
         except InputError as error:
             wrong.append(str(error))
     if wrong:  # all at once
         raise InputError(" ".join(wrong))
-    inflow, outflow = ([air.flux(each, side, unit) for each in part] for side, part in sides)
+    inflow, outflow = ([air.summed(*rate) for rate in part] for part in rates.values())
     text = [
         f"{sign} {r.description}" for sign, part in (("+", inflow), ("-", outflow)) for r in part
     ]

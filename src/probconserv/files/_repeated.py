@@ -8,8 +8,8 @@ import xarray as xr
 
 from ..support.tolerances import DOUBLE, STEP
 from ..support.tolerances import LONGITUDE as NEAR
-from ._coordinates import LONGITUDE, FileGrid, angle, degrees
-from ._positions import positions
+from ._conventions import LONGITUDE, angle
+from ._grid import FileGrid, degrees
 
 Array = npt.NDArray[Any]
 COPIES = 4  # a corner of a folded and cyclic grid; more share the place of a fill value
@@ -67,7 +67,7 @@ def _shares(keys: Array, values: Array) -> tuple[Array, int]:
 
 def _places(grid: FileGrid, over: tuple[str, ...]) -> xr.DataArray | None:
     """A number for each place, -1 where it is not known; None where no place comes twice."""
-    mesh = positions(grid, map(str, grid.data.dims))
+    mesh = grid.places
     if mesh is not None:
         lat, lon = mesh[0], mesh[1].transpose(*mesh[0].dims)
         return _numbers(lat, lon, over) if set(lat.dims) & set(over) else None

@@ -14,11 +14,10 @@ import xarray as xr
 from ..support.errors import InputError
 from ._arithmetic import calculated, is_arithmetic
 from ._attributes import decoded, setting, shown
-from ._elsewhere import here
 from ._encoding import without_packing
 from ._law import STORES, FileLaw, Recipe, find, nearest
 from ._plan import FileSpread
-from ._read import SMALL, groups, read
+from ._read import SMALL, groups, here, read
 from ._time import BOUNDS, tells_time
 
 Paths = str | PathLike[str] | Sequence[str | PathLike[str]]

@@ -18,8 +18,7 @@ from ._graph import Array, LawRows, Made, NamedRows, quiet
 from ._law import INITIAL, FileLaw, Given, array, check_numbers, listed, match, nearest, taken
 from ._methods import check_running, check_unit, in_mass
 from ._points import REGION, FilePoints
-from ._rates import Course, Rate, rate_of
-from ._time import Time, time_of
+from ._time import Course, Rate, Time, rate_of, time_of
 
 FILL = "Fill it, or leave the point out with `where`."
 Part = Callable[[xr.Variable], xr.Variable]  # takes a part of an array

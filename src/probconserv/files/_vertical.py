@@ -16,14 +16,15 @@ import numpy as np
 import xarray as xr
 from dask.base import compute
 
-from ..air.constants import GRAVITY
+from ..air.contents import GRAVITY
 from ..support.errors import InputError
 from ..support.sphere import Array
 from ..support.tolerances import SINGLE
 from ._attributes import factor, in_unit, pairs, setting
-from ._coordinates import FileGrid, ends_of, numbers
+from ._conventions import ways_to_weigh
+from ._grid import FileGrid
 from ._law import match
-from ._metrics import ways_to_weigh
+from ._sizes import ends_of, numbers
 
 Terms = Mapping[str, xr.DataArray]
 Units = Mapping[str, str]  # of terms, the surface last; empty for mere numbers
@@ -69,31 +70,27 @@ class FileLevels:
     units: Units
     position: Position
 
-    def positions(self, others: Terms) -> Array:  # (2, ...)
-        """Constant and slope, of the levels or of others by their terms."""
-        values = []
-        for key, term in list(self.terms.items())[:-1]:
-            found = others.get(key, term)
-            told = found if setting(found, "units") else term
-            by = factor(told, self.units[key]) if self.units[key] else 1.0
-            found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
-            values.append(by * numbers(found, found))
-        return np.stack(self.position(*values))
-
     def ends(self) -> tuple[Array, str]:  # (2, n, 2)
-        """Where every cell ends, and in words how it is known."""
-        terms = self._terms_of_half_levels()
-        if not terms:
+        """Where every cell ends, constant and slope, and in words how it is known."""
+        halves, values, size = self._terms_of_half_levels(), [], self.coordinate.size
+        if not halves:
             raise InputError(
                 f"{self.coordinate.name!r} has no half levels. Add the bounds of its terms "
                 f"({', '.join(list(self.terms)[:-1])}). {WAY_OUT}"
             )
-        ends, words = self.positions(terms), " and ".join(str(t.name) for t in terms.values())
+        for key, term in list(self.terms.items())[:-1]:
+            found = halves.get(key, term)
+            told = found if setting(found, "units") else term
+            by = factor(told, self.units[key]) if self.units[key] else 1.0
+            found = found.transpose(*self.coordinate.dims, ..., missing_dims="ignore")
+            values.append(by * numbers(found, found))
+        ends = np.stack(self.position(*values))
         if ends.ndim == 2:  # half levels, each the end of two cells
             ends = np.stack([ends[:, :-1], ends[:, 1:]], -1)
-        if ends.shape != (2, self.coordinate.size, 2):
+        words = " and ".join(str(term.name) for term in halves.values())
+        if ends.shape != (2, size, 2):
             raise InputError(
-                f"{words} must hold two ends for each of the {self.coordinate.size} levels of "
+                f"{words} must hold two ends for each of the {size} levels of "
                 f"{self.coordinate.name!r}, got {ends.shape[1:]}. {WAY_OUT}"
             )
         return ends, words

@@ -24,15 +24,15 @@ from ..support.sphere import Globe
 from ..support.tolerances import SINGLE
 from ._arithmetic import calculated, is_arithmetic
 from ._attributes import cell_methods, decoded, pairs, product, scale, setting, units
-from ._coordinates import SHAPE, AxisSizes, FileGrid, cell_sizes, describe
-from ._faces import face_areas
+from ._grid import SHAPE, FileGrid, check_true, with_angles
 from ._law import STORES, FileLaw, Given, array, match, taken
-from ._positions import check_true, with_angles
 from ._repeated import ONCE, counted_once
+from ._sizes import AxisSizes, cell_sizes, describe, face_areas
 from ._time import tells_time
 from ._vertical import formula_layers
 
 SMALL = 1 << 28  # bytes of weights that are held in memory; larger ones stay lazy
+OCEAN = re.compile(r"\b(e[12][tuvf]|areacello|volcello|nav_lat|pm)\b")  # in what it has
 LARGEST = float(np.finfo(np.float64).max)
 
 
@@ -97,15 +97,16 @@ def cell_measure(
     globe = globe_of(grid, radius)
     kind = _area_type(grid, over, given)
     measure, remark = _measure(grid, over, given)
+    has = [] if measure is None else [str(dim) for dim in measure.weights.dims]
     factors = [measure] if measure else []
-    if not (measure and measure.weights.ndim == 0):
-        rest = _rest(grid, over, measure)
-        faces = face_areas(grid, rest, globe) if not _is_flat(grid, measure) else None
-        factors += [faces] if faces else []
+    if has or not measure:  # more than a number for all cells
+        rest = _rest(grid, over, measure, has)
+        faces = None if grid.horizontal(has) else face_areas(grid, rest, globe)
         rest = [dim for dim in rest if not faces or dim not in faces.weights.dims]
         layers = {dim: found for dim in rest if (found := formula_layers(grid, dim))}
         sized = [dim for dim in rest if dim not in layers]
         check_true(grid, sized)
+        factors += [faces] if faces else []
         factors += cell_sizes(grid, sized, globe)
         factors += [AxisSizes(each.thickness, each.units, each.where) for each in layers.values()]
     of_kind = measure and f"where {kind}" in setting(measure.weights, "cell_methods")
@@ -114,15 +115,51 @@ def cell_measure(
     elif kind or fraction is not None:
         factors.append(_fraction(grid, kind, fraction))
     weights = _product(factors, grid.data)
-    if once := dict(ONCE) if measure and ONCE.items() <= measure.weights.attrs.items() else {}:
-        pass  # weights that come from here
-    elif not (measure and measure.weights.ndim == 0):
+    once = ONCE if measure and ONCE.items() <= measure.weights.attrs.items() else {}
+    if not once and (has or not measure):  # weights that come from here have it done
         weights, copies = counted_once(grid, over, weights)
-        remark, once = remark + copies, dict(ONCE) if copies else {}
-    weights.attrs |= once
-    weights.attrs["description"] = describe(factors, globe) + remark
+        once = ONCE if copies else {}
+        remark += copies + (_doubts(grid, over, weights, measure.where) if measure else "")
     unit = product(*(factor.units for factor in factors))
-    return weights if unit is None else weights.assign_attrs(units=unit)
+    said = {"description": describe(factors, globe) + remark}
+    return weights.assign_attrs({**once, **said, **({} if unit is None else {"units": unit})})
+
+
+def _doubts(grid: FileGrid, over: tuple[str, ...], weights: xr.DataArray, measure: str) -> str:
+    """A word on cells of an ocean that count and look like copies or land, in two entries of time.
+
+    Where places are not known, the last columns of NEMO may be the first again; on land it may
+    have 0.
+    """
+    flat = [dim for dim in grid.horizontal(over) if dim in weights.dims]
+    ocean = OCEAN.search(" ".join([measure, *map(str, grid.data.coords)]))
+    if not ocean or len(flat) != 2:  # values of others are not read for this
+        return ""
+    lost = grid.places is None and all(grid.along(dim) is None for dim in flat)
+
+    def at(array: xr.DataArray, end: int) -> Any:
+        one = array.isel({dim: end for dim in array.dims if dim not in flat})
+        return one.transpose(*flat).values
+
+    counted, values = at(weights, 0) > 0, np.stack([at(grid.data, end) for end in (0, -1)])
+    said = ""
+    for axis, dim in enumerate(flat):
+        if not lost or counted.shape[axis] < 4:
+            continue
+        first, last = (values.take(ends, axis + 1) for ends in ([0, 1], [-2, -1]))
+        both = counted.take([0, 1], axis) & counted.take([-2, -1], axis) & np.isfinite(first[0])
+        if (first == last)[:, both].all() and len(np.unique(first[:, both])) > 2:
+            said += (
+                f"; the last two entries along {dim} have the values of the first two: if they are"
+                " the same cells (a halo), they count twice, unless `where` leaves them out"
+            )
+    share = 100 * ((values == 0).all(0) & counted).sum() / max(1, counted.sum())
+    if 1 < share < 100 and np.isfinite(values[:, counted]).all():
+        said += (
+            f"; {share:.3g} % of the values are 0 and none is missing: if that is land, it counts"
+            " as water, unless `where` leaves it out"
+        )
+    return said
 
 
 def globe_of(grid: FileGrid, radius: float | None) -> Globe:
@@ -295,15 +332,10 @@ def _usable(
     return np.clip(np.nan_to_num(weights), 0, most)
 
 
-def _is_flat(grid: FileGrid, factor: AxisSizes | None) -> bool:
-    """Whether the measure has a dimension along the globe, as areas have."""
-    dims = [] if factor is None else [str(dim) for dim in factor.weights.dims]
-    return bool(grid.horizontal(dims))
-
-
-def _rest(grid: FileGrid, over: tuple[str, ...], factor: AxisSizes | None) -> list[str]:
-    """The dimensions of `over` that the measure lacks."""
-    has = [] if factor is None else [str(dim) for dim in factor.weights.dims]
+def _rest(
+    grid: FileGrid, over: tuple[str, ...], factor: AxisSizes | None, has: list[str]
+) -> list[str]:
+    """The dimensions of `over` that the measure lacks; half of an area is refused."""
     rest = [dim for dim in over if dim not in has]
     areas = grid.area_dims([*has, *rest])
     split = [dim for dim in rest if dim in areas]

@@ -7,5 +7,4 @@ from ._load import open_weights as open_weights
 from ._load import save as save
 from .anp import AttentiveNeuralProcess as AttentiveNeuralProcess
 from .emulator import Emulator as Emulator
-from .ensemble import ModelEnsemble as ModelEnsemble
 from .fno import FNO as FNO

@@ -1,6 +1,6 @@
 """The attentive neural process: a Gaussian field from scattered observations."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import torch
@@ -14,47 +14,6 @@ from ..support.errors import InputError
 from ..support.progress import track
 from ._network import Decoder, DeterministicEncoder, Latent, LatentEncoder, jet_of_places
 from ._predictor import Context, Predictor, field_of, rows_at_once
-
-NAMES = {
-    "input_projection": "points",
-    "context_projection": "keys",
-    "self_attentions": "attention",
-    "cross_attentions": "cross",
-    "encoder_query": "query",
-    "encoder_key": "key",
-    "encoder_value": "value",
-    "final_linear": "mix",
-    "layer_norm": "norm",
-    "penultimate_layer": "pooled",
-    "mu": "mean",
-    "log_sigma": "log_variance",  # it is the logarithm of a variance
-    "linears": "layers",
-    "final_projection": "last",
-}
-TARGETS = {"deterministic_encoder": "queries", "decoder": "place"}
-
-
-def _renamed(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Tensors under our names, and the sizes of the network that they belong to."""
-    tensors = {_name(key): value for key, value in state.items()}
-    try:
-        hidden, inputs = tensors["deterministic_encoder.keys.weight"].shape
-        latent = tensors["latent_encoder.mean.bias"].shape[0]
-    except (KeyError, ValueError):
-        raise InputError(
-            "`state` is not a published checkpoint: it must hold deterministic_encoder."
-            "context_projection and latent_encoder.mu; its first keys are "
-            f"{', '.join(list(state)[:3]) or 'none'}."
-        ) from None
-    return tensors, {"inputs": inputs, "hidden": hidden, "latent": latent}
-
-
-def _name(key: str) -> str:
-    parts = [part for part in key.split(".") if part != "linear_layer"]
-    named = [NAMES.get(part, part) for part in parts]
-    if "target_projection" in named:
-        named[named.index("target_projection")] = TARGETS.get(parts[0], "target_projection")
-    return ".".join(named)
 
 
 class AttentiveNeuralProcess(Predictor):
@@ -235,34 +194,3 @@ class AttentiveNeuralProcess(Predictor):
                     mean, std = self.decode(self.common(*seen[:2], here, seen[2]), z)
                     field[0, j, part], field[1, j, part] = mean, std.double() ** 2
         return field_of(field, shape, context)
-
-    @classmethod
-    def from_published(
-        cls, state: Mapping[str, Tensor], heads: int = 4, dropout: float = 0.1
-    ) -> Self:
-        """The network of a checkpoint in the layout of the paper's published code.
-
-        Parameters
-        ----------
-        state : dict of Tensor
-            Its tensors, as `torch.load(path, weights_only=True)` gives them.
-        heads : int
-            How many heads the attention has, which the tensors do not tell.
-        dropout : float
-            As it was trained with.
-
-        Returns
-        -------
-        AttentiveNeuralProcess
-            In eval mode.
-
-        Raises
-        ------
-        InputError
-            If the tensors are not those of such a network.
-        """
-        tensors, sizes = _renamed(state)
-        with torch.random.fork_rng(devices=[]):  # the caller's random numbers are not ours to use
-            network = cls(**sizes, heads=heads, dropout=dropout)
-        network.load_state_dict(tensors)
-        return network.eval()

@@ -2,16 +2,14 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, TypeAlias, get_args, overload
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..data._grids import spread_of
-from ..fields.ensemble import Ensemble
-from ..fields.gaussian import Diagonal, LowRank
-from ..fields.mixture import Mixture
+from ..fields.gaussian import Diagonal
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
@@ -107,7 +105,6 @@ def _rotations(cos: Tensor, sin: Tensor) -> Tensor:
     return pairs.flatten(2).flatten(0, 1)
 
 
-Output: TypeAlias = Literal["components", "mixture", "low rank", "diagonal"]
 AT_ONCE = 2**22  # values of the widest layer in one call of `predict`: 16 MiB, reused, are fast
 START = -4.0  # of the raw standard deviation: 0.018 of the targets' spread
 
@@ -306,31 +303,13 @@ class FNO(Trained):
         h = h.unflatten(2, (heads, -1)).movedim(2, 1).flatten(0, 1)  # one row for each head
         return self.last(h)
 
-    @overload
-    def predict(
-        self,
-        inputs: ArrayLike,
-        coordinates: Sequence[ArrayLike],
-        kind: Literal["components", "diagonal"] = "components",
-        event_dims: int | None = None,
-    ) -> Diagonal: ...
-    @overload
-    def predict(
-        self,
-        inputs: ArrayLike,
-        coordinates: Sequence[ArrayLike],
-        kind: Output,
-        event_dims: int | None = None,
-    ) -> Diagonal | LowRank | Mixture: ...
     @torch.no_grad()
     def predict(
         self,
         inputs: ArrayLike,
         coordinates: Sequence[ArrayLike],
-        kind: Output = "components",
-        event_dims: int | None = None,
-    ) -> Diagonal | LowRank | Mixture:
-        """The prediction as a field, in float64.
+    ) -> Diagonal:
+        """What each member predicts, in float64; of `Mixture` or `Ensemble` it is one field.
 
         Parameters
         ----------
@@ -340,19 +319,11 @@ class FNO(Trained):
             One axis of the grid each, in the units of training. An axis with frequencies covers
             the range of training with evenly spaced points, as many as you like; of an axis
             without, any points may be asked for.
-        kind : {"components", "mixture", "low rank", "diagonal"}
-            components: a `Diagonal` with members and heads on axis 0. mixture: these as one
-            `Mixture`. low rank: one direction for each, and the mean of their variances beside
-            them. diagonal: the mean and the variance of the mixture at each point.
-        event_dims : int
-            With "low rank", how many last axes a direction moves together; all those of the grid
-            if it is not given.
 
         Returns
         -------
-        Diagonal, LowRank or Mixture, shape (n, ...)
-            The grid last; (n, fields, ...) for several fields; (members x heads, n, ...) for
-            components.
+        Diagonal, shape (members x heads, n, ...)
+            The grid last; (members x heads, n, fields, ...) for several fields.
 
         Raises
         ------
@@ -365,21 +336,12 @@ class FNO(Trained):
         ImplausibleWarning
             If inputs, or an axis without frequencies, go beyond what the network was trained on.
         """
-        check.choice("kind", kind, get_args(Output))
         given, axes = self._read(inputs, coordinates)
         means, variances = self._moments(given, axes)
         check.finite("variances", variances)  # of a network they are never meant to be infinite
         if self.sizes["fields"] == 1:
             means, variances = means.squeeze(2), variances.squeeze(2)
-        if kind == "low rank":
-            rest = variances.mean(0) if self.sizes["variance"] else 0.0
-            dims = len(axes) if event_dims is None else event_dims
-            return Ensemble(means, rest, batch_dims=means.ndim - 1 - dims)
-        if kind == "diagonal":
-            spread = means.var(0, correction=0)
-            return Diagonal(means.mean(0), variances.mean(0) + spread)
-        components = Diagonal(means, variances)
-        return components if kind == "components" else Mixture(components)
+        return Diagonal(means, variances)
 
     def _moments(self, given: Tensor, axes: list[Tensor]) -> tuple[Tensor, Tensor]:
         """Means and variances of members and heads, float64, a few functions at a time."""

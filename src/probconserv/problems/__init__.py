@@ -11,7 +11,6 @@ from ..support import checks as check
 from ._problem import ClosedForm as ClosedForm
 from ._problem import Difficulty as Difficulty
 from ._problem import Diffusive as Diffusive
-from ._problem import Grid as Grid
 from ._problem import Parameter as Parameter
 from ._problem import Problem as Problem
 from ._problem import default as default
@@ -36,16 +35,17 @@ FACTS = (
 
 def _found() -> dict[str, type[Problem]]:
     """Closed forms first, from easy to hard."""
-    modules = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__)]
+    names = [m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")]
+    modules = [import_module(f"{__name__}.{name}") for name in names]
     found = [
         cls
         for module in modules
         for cls in vars(module).values()
         if isinstance(cls, type) and issubclass(cls, Problem) and cls.__module__ == module.__name__
     ]
-    whole = [cls for cls in found if cls not in (Problem, ClosedForm, Diffusive) and _whole(cls)]
     order = sorted(
-        whole, key=lambda p: (not issubclass(p, ClosedForm), LEVELS.index(p.difficulty), p.name)
+        filter(_whole, found),
+        key=lambda p: (not issubclass(p, ClosedForm), LEVELS.index(p.difficulty), p.name),
     )
     return {problem.name: problem for problem in order}
 

@@ -9,7 +9,6 @@ from typing import (
     Any,
     ClassVar,
     Literal,
-    NamedTuple,
     Self,
     TypeAlias,
     TypeVar,
@@ -27,27 +26,6 @@ from ..support.errors import InputError
 
 Difficulty: TypeAlias = Literal["easy", "medium", "hard"]
 NODES, WEIGHTS = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(4))
-
-
-class Grid(NamedTuple):
-    """The exact solution on a grid, and the total that its integral over x must have.
-
-    Attributes
-    ----------
-    t : Tensor, shape (T,)
-        The times.
-    x : Tensor, shape (M,)
-        The points.
-    u : Tensor, shape (..., T, M)
-        The solution.
-    total : Tensor, shape (..., T)
-        Its integral over the domain.
-    """
-
-    t: Tensor
-    x: Tensor
-    u: Tensor
-    total: Tensor
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -453,22 +431,6 @@ class ClosedForm(Problem):
         x = torch.linspace(*cls.domain, counts[1], dtype=dtype, device=device)
         return t, x
 
-    def test_grid(self, times: int = 201, points: int = 201) -> Grid:
-        """The solution and the total on the grid of `grid`.
-
-        Parameters
-        ----------
-        times, points : as in `grid`
-
-        Returns
-        -------
-        Grid
-            In the dtype and on the device of the parameter.
-        """
-        parameter = getattr(self, self.parameter)
-        t, x = self.grid(times, points, parameter.dtype, parameter.device)
-        return Grid(t, x, self.on_grid(t, x), self[..., None].total(t))
-
     def _front(self, t: Tensor) -> Tensor:
         return torch.full_like(t, torch.nan)
 
@@ -528,12 +490,31 @@ class Diffusive(Problem):
         return (weights / 2 * self._conductivity(u, x)).sum(0)
 
 
-def mean_of_step(left: Tensor, right: Tensor, at: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """The mean between two values of u of a k that is `high` where u >= `at` and `low` else."""
-    apart = left != right
-    above = (right - at).clamp(min=0) - (left - at).clamp(min=0)
-    share = torch.where(apart, above / torch.where(apart, right - left, 1), (left >= at).to(left))
-    return low + (high - low) * share
+class StepConductivity(Diffusive):
+    """A problem with k = k_max where u >= u_star, else k_min."""
+
+    u_star: Parameter
+    k_min: Parameter
+    k_max: Parameter
+
+    equation = "u_t = (k(u) u_x)_x"
+    parameter = "u_star"
+    allowed = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        strictly_between("k_max", self.k_max, 0.0, math.inf)
+        check.finite("k_min", self.k_min, 0.0, "It is a conductivity.")
+
+    def _conductivity(self, u: Tensor, x: Tensor | None = None) -> Tensor:
+        return torch.where(u >= self.u_star, self.k_max, self.k_min)
+
+    def _mean_conductivity(self, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
+        apart, at = left != right, self.u_star
+        above = (right - at).clamp(min=0) - (left - at).clamp(min=0)
+        inside = above / torch.where(apart, right - left, 1)
+        share = torch.where(apart, inside, (left >= at).to(left))
+        return self.k_min + (self.k_max - self.k_min) * share
 
 
 def strictly_between(name: str, x: Tensor, low: float, high: float) -> None:

@@ -38,9 +38,6 @@ class PorousMedium(ClosedForm, Diffusive):
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:
         return self._power(t - x, 1 / self.m)
 
-    def _initial(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
-
     def _total(self, t: Tensor) -> Tensor:
         upper = 1 + 1 / self.m
         late = t > 1  # then 1 - ((t - 1) / t)^upper of it is still here

@@ -6,17 +6,8 @@ import torch
 from torch import Tensor
 from torch.special import erfcx
 
-from ..support import checks as check
 from ..support.tree import once
-from ._problem import (
-    ClosedForm,
-    Diffusive,
-    Parameter,
-    default,
-    mean_of_step,
-    parametric,
-    strictly_between,
-)
+from ._problem import ClosedForm, Parameter, StepConductivity, default, parametric
 
 ROOT_PI = math.sqrt(math.pi)
 NEWTON_STEPS = 8
@@ -25,7 +16,7 @@ CHANGES = tuple(i * c for i, c in enumerate(SERIES))
 
 
 @parametric
-class Stefan(ClosedForm, Diffusive):
+class Stefan(ClosedForm, StepConductivity):
     """Cold [0, 1] heated to 1 from the left; k = k_max where u >= u_star, else k_min.
 
     Behind the front u = 1 - c erf(x / sqrt(4 k_max t)). Ahead of it u is 0 if k_min = 0, so that u
@@ -54,19 +45,11 @@ class Stefan(ClosedForm, Diffusive):
 
     name = "stefan"
     title = "Stefan"
-    equation = "u_t = (k(u) u_x)_x"
-    parameter = "u_star"
     train_range = (0.55, 0.7)
-    allowed = (0.0, 1.0)
     domain = (0.0, 1.0)
     time_range = (0.0, 0.1)
     difficulty = "hard"
     example = (0.6, 0.05)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        strictly_between("k_max", self.k_max, 0.0, math.inf)
-        check.finite("k_min", self.k_min, 0.0, "It is a conductivity.")
 
     def _solution(self, t: Tensor, x: Tensor) -> Tensor:
         started = t > 0
@@ -75,9 +58,6 @@ class Stefan(ClosedForm, Diffusive):
         behind = 1 - self._slope(self._alpha) * y.erf()
         u = torch.where(x <= self._alpha * width, behind, self._ahead(y))
         return torch.where(started, u, 0)
-
-    def _initial(self, x: Tensor) -> Tensor:
-        return torch.zeros_like(x)
 
     def _total(self, t: Tensor) -> Tensor:
         started = t > 0
@@ -112,12 +92,6 @@ class Stefan(ClosedForm, Diffusive):
     def _residual(self, u: Tensor, u_t: Tensor, u_x: Tensor, u_xx: Tensor) -> Tensor:
         """0 almost everywhere: not at the front."""
         return u_t - self._conductivity(u) * u_xx
-
-    def _conductivity(self, u: Tensor, x: Tensor | None = None) -> Tensor:
-        return torch.where(u >= self.u_star, self.k_max, self.k_min)
-
-    def _mean_conductivity(self, left: Tensor, right: Tensor, x: Tensor) -> Tensor:
-        return mean_of_step(left, right, self.u_star, self.k_min, self.k_max)
 
     def _width(self, t: Tensor) -> Tensor:
         """Lengths grow with it: u is a function of y = x / width."""

@@ -6,9 +6,9 @@ A run that is stopped anywhere and resumed from its checkpoint therefore takes t
 
 from ._kinds import KINDS as KINDS
 from ._kinds import Kind as Kind
-from ._losses import loss as loss
-from ._losses import share_from_context as share_from_context
-from ._losses import validation_ll as validation_ll
+from ._points import loss as loss
+from ._points import share_from_context as share_from_context
+from ._points import validation_ll as validation_ll
 from ._recipes import RECIPES as RECIPES
 from ._recipes import Recipe as Recipe
 from ._run import DivergedError as DivergedError

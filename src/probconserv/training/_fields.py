@@ -13,7 +13,7 @@ from ..data._grids import spread_of
 from ..fields.gaussian import Diagonal
 from ..laws.sums import weighted_sum
 from ..support.errors import InputError
-from ._losses import LOSSES
+from ._points import LOSSES
 from ._recipes import Recipe, Score
 from ._source import Source
 

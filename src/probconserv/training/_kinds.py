@@ -1,7 +1,7 @@
 """The models that can be trained: one entry each."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, TypeAlias
 
 from torch import Tensor, nn
@@ -140,52 +140,24 @@ def _refuse_dropout(recipe: Recipe) -> None:
 
 
 READING: Changes = {"beta": 0.5, "plain": 0.15, "steps": 30_000}
-ANP = ("hidden", "latent", "heads")
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind(
-            "anp",
-            anp,
-            ANPTask,
-            recipes={"modern": READING, "paper": {}},
-            sizes=ANP,
-            on_grids=False,
-            exact=False,
-        ),
-        Kind(
-            "softc",
-            anp,
-            ANPTask,
-            recipes={"modern": {**READING, "penalty": 1.0}, "paper": {"penalty": 1.0}},
-            sizes=ANP,
-            on_grids=False,
-            exact=False,
-            through=False,
-            equation=True,
-        ),
-        Kind(
-            "emulator",
-            emulator,
-            EmulatorTask,
-            recipes={"modern": {"steps": 60_000, "batch": 100, "near": 0.5}},
-            sizes=("hidden", "layers", "octaves"),
-            on_grids=False,
-            through=False,
-        ),
-        Kind(
-            "fno",
-            fno,
-            sizes=(
-                "modes",
-                "width",
-                "layers",
-                "members",
-                "heads",
-                "variance",
-                "periodic",
-                "padding",
-            ),
-        ),
-    )
+OF_ANP = "hidden", "latent", "heads"
+OF_FNO = "modes", "width", "layers", "members", "heads", "variance", "periodic", "padding"
+ANP = Kind(
+    "anp", anp, ANPTask, {"modern": READING, "paper": {}}, OF_ANP, on_grids=False, exact=False
+)
+PENALISED: Mapping[RecipeName, Changes] = {
+    "modern": {**READING, "penalty": 1.0},
+    "paper": {"penalty": 1.0},
 }
+SOFTC = replace(ANP, name="softc", recipes=PENALISED, through=False, equation=True)
+INFERRED = Kind(
+    "emulator",
+    emulator,
+    EmulatorTask,
+    recipes={"modern": {"steps": 60_000, "batch": 100, "near": 0.5}},
+    sizes=("hidden", "layers", "octaves"),
+    on_grids=False,
+    through=False,
+)
+FIELDS = Kind("fno", fno, sizes=OF_FNO)
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (ANP, SOFTC, INFERRED, FIELDS)}

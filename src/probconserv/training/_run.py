@@ -26,46 +26,6 @@ COLUMNS = ["step", "loss", "learning_rate", "validation_ll", "seconds"]
 OTHERS = ["validation_crps", "constrained_ll", "constrained_crps"]  # where there are any
 
 
-class Log:
-    """The lines of a run so far; a resumed run takes those of its checkpoint."""
-
-    def __init__(self, out: Path) -> None:
-        self.out = out
-        self.lines: list[dict[str, float]] = []
-        self.board: Any = None
-
-    def add(self, line: dict[str, float]) -> None:
-        self.lines.append(line)
-        if self.board is None:
-            self.board = _board(self.out / "tensorboard", int(line["step"]))
-        for name, value in line.items():
-            if name != "step" and self.board:
-                self.board.add_scalar(name, value, int(line["step"]))
-
-    def write(self) -> None:
-        columns = COLUMNS + [c for c in OTHERS if any(c in line for line in self.lines)]
-        rows = [",".join(columns)]
-        for line in self.lines:
-            rows.append(",".join(f"{line[c]:.8g}" if c in line else "" for c in columns))
-        with complete(self.out / "metrics.csv") as part:
-            part.write_text("\n".join(rows) + "\n")
-        if self.board:
-            self.board.flush()
-
-    def close(self) -> None:
-        if self.board:
-            self.board.close()
-
-
-def _board(folder: Path, step: int) -> Any:
-    """A writer that takes back what an earlier, killed run wrote from this step on; or nothing."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return False
-    return SummaryWriter(folder, purge_step=step, filename_suffix=f".{step:09d}")
-
-
 Reporter: TypeAlias = Callable[[dict[str, float]], None]
 
 
@@ -115,22 +75,18 @@ class Run:
         self.best: dict[str, Tensor] = {}  # the weights to keep, where they may not be the last
         self.best_score = -math.inf
         self.seconds = 0.0
-        self.log = Log(out)
+        self.lines: list[dict[str, float]] = []  # of the log
         self._resume()
         if team.first:
-            self.log.write()  # a folder that cannot be written to is known at once
+            self._write_log()  # a folder that cannot be written to is known at once
 
     def go(self, report: Reporter, interrupts: list[int]) -> None:
         """To the end, or to the next step after an interrupt."""
         if self.team.first:
             start = {"step": 0.0, "learning_rate": 0.0, "seconds": 0.0}  # there is no loss yet
-            report((self.log.lines or [start])[-1] | {"steps": self.recipe.steps})
-        if self._restored():
-            return
-        try:
+            report((self.lines or [start])[-1] | {"steps": self.recipe.steps})
+        if not self._restored():
             self._go(report, interrupts)
-        finally:
-            self.log.close()
 
     def _go(self, report: Reporter, interrupts: list[int]) -> None:
         on_gpu = self.device.type == "cuda"
@@ -157,7 +113,7 @@ class Run:
                 line |= scores
             self.seconds = time.perf_counter() - started
             if self.team.first:
-                self.log.add(line | {"seconds": self.seconds})
+                self.lines.append(line | {"seconds": self.seconds})
                 if whole:
                     self.save()
                 report(line | {"steps": self.recipe.steps, "seconds": self.seconds})
@@ -224,10 +180,16 @@ class Run:
             for key, value in self.optimizer.state[parameter].items():
                 state[f"adam.{key}.{name}"] = value
         state |= {"step": self.step, "skipped": self.skipped}
-        notes = {"seconds": self.seconds, "lines": self.log.lines, "card": self.card}
+        notes = {"seconds": self.seconds, "lines": self.lines, "card": self.card}
         notes["best_score"] = self.best_score if self.best else None
         write(self.out / "checkpoint.safetensors", state, notes)
-        self.log.write()
+        self._write_log()
+
+    def _write_log(self) -> None:
+        columns = COLUMNS + [c for c in OTHERS if any(c in line for line in self.lines)]
+        rows = [[f"{line[c]:.8g}" if c in line else "" for c in columns] for line in self.lines]
+        with complete(self.out / "metrics.csv") as part:
+            part.write_text("\n".join(map(",".join, [columns, *rows])) + "\n")
 
     def _start_from(self, path: Path) -> None:
         path = path / "weights.safetensors" if path.is_dir() else path
@@ -257,7 +219,7 @@ class Run:
                 self.optimizer.state[parameter] = {k: v.to(self.device) for k, v in kept.items()}
         self.step.copy_(state["step"])
         self.skipped.copy_(state["skipped"])
-        self.seconds, self.log.lines = notes["seconds"], notes["lines"]
+        self.seconds, self.lines = notes["seconds"], notes["lines"]
 
     def _restored(self) -> bool:
         """Whether the run is finished; its weights and card are then left as they are."""
@@ -297,7 +259,7 @@ class Run:
         self.network.card = self.card  # type: ignore[assignment]
         if not self.team.first:
             return
-        self.log.write()
+        self._write_log()
         with complete(self.out / "card.json") as part:
             part.write_text(json.dumps(self.card, indent=1) + "\n")
         write(self.out / "weights.safetensors", _tensors(self.network), self.card)  # the last

@@ -5,7 +5,7 @@ import math
 import signal
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from numbers import Real
 from pathlib import Path
@@ -19,12 +19,30 @@ from ..support import checks as check
 from ..support.complete_files import sole_writer
 from ..support.errors import InputError, surprises_expected, warn_implausible
 from ._kinds import KINDS, Kind, ModelName
-from ._losses import LOSSES
 from ._machine import local_rank, team
+from ._points import LOSSES
 from ._recipes import RECIPES, Changes, Keep, Recipe, Schedule
 from ._run import Reporter, Run
 from ._source import Source, TrainingData, source_of
 
+WORDS: dict[str, Iterable[str]] = {  # of a recipe
+    "keep": get_args(Keep),
+    "schedule": get_args(Schedule),
+    "through": LOSSES,
+    "loss": LOSSES,
+}
+COUNTS = ["steps", "batch", "functions", "validation", "rows", "samples", "times", "points"]
+NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "penalty": ("positive for softc and 0 otherwise", lambda x: 0 <= x < math.inf),
+    "learning_rate": ("positive", lambda x: 0 < x < math.inf),
+    "clip": ("positive, or None for no limit", lambda x: x > 0),
+    "dropout": ("at least 0 and less than 1", lambda x: 0 <= x < 1),
+    "near": ("from 0 to 1", lambda x: 0 <= x <= 1),
+    "noise": ("0 or more", lambda x: 0 <= x < math.inf),
+    "apart": ("0 or more", lambda x: 0 <= x < math.inf),
+    "beta": ("from 0 to 1", lambda x: 0 <= x <= 1),
+    "plain": ("at least 0 and less than 0.5", lambda x: 0 <= x < 0.5),
+}
 UNREAD = 0.1  # the share of the error that reading takes away, of networks that hardly do
 
 
@@ -144,68 +162,41 @@ def _plan(kind: Kind, recipe: RecipeName, changes: Changes) -> Recipe:
     if recipe not in kind.recipes:
         known = " or ".join(kind.recipes)
         raise InputError(f"`recipe` must be {known} for the model {kind.name}; got {recipe!r}.")
-    entries = [field.name for field in dataclasses.fields(Recipe)]
     for name in changes:
-        check.choice("changes", name, entries)
-    own = kind.recipes[recipe]
-    chosen: dict[str, Any] = {**own, **changes}
+        check.choice("changes", name, [field.name for field in dataclasses.fields(Recipe)])
+    chosen: dict[str, Any] = {**kind.recipes[recipe], **changes}
     plan = dataclasses.replace(RECIPES[recipe], **chosen)
-    check.choice("keep", plan.keep, get_args(Keep))
-    check.choice("schedule", plan.schedule, get_args(Schedule))
-    _check_numbers(plan)
-    if not (0 < plan.penalty < math.inf if own.get("penalty") else plan.penalty == 0):
+    for name, known_words in WORDS.items():
+        if getattr(plan, name) is not None:
+            check.choice(name, getattr(plan, name), known_words)
+    counts = {n: getattr(plan, n) for n in COUNTS if getattr(plan, n) is not None}
+    counts = {name: check.samples(count, name) for name, count in counts.items()}
+    for name, (rule, fits) in NUMBERS.items():
+        given = getattr(plan, name)
+        if given is None and name in ("clip", "near"):
+            continue
+        if not isinstance(given, Real):
+            raise InputError(f"`{name}` must be a number, got {given!r}.")
+        if not fits(float(given)):
+            raise InputError(f"`{name}` must be {rule}, got {given}.")
+    _check_together(kind, plan, bool(kind.recipes[recipe].get("penalty")))
+    for name in ("beta", "plain"):
+        if name in changes and name not in kind.recipes["modern"]:
+            raise InputError(f"`{name}` is for the models anp and softc; got {kind.name}.")
+    return dataclasses.replace(plan, **counts)
+
+
+def _check_together(kind: Kind, plan: Recipe, penalised: bool) -> None:
+    """What entries ask of each other, and of the model."""
+    if (plan.penalty > 0) != penalised:
         raise InputError(
             f"`penalty` must be positive for softc and 0 otherwise, got {plan.penalty} for "
             f"{kind.name}."
         )
-    if not 0 < plan.learning_rate < math.inf:
-        raise InputError(f"`learning_rate` must be positive, got {plan.learning_rate}.")
-    if plan.clip is not None and not plan.clip > 0:
-        raise InputError(f"`clip` must be positive, or None for no limit; got {plan.clip}.")
-    if not 0 <= plan.dropout < 1:
-        raise InputError(f"`dropout` must be at least 0 and less than 1, got {plan.dropout}.")
     if plan.near and plan.functions is not None:
         raise InputError("`near` is for fresh functions; a fixed set has its targets already.")
-    _check_losses(kind, plan)
-    _check_weights(kind, plan, changes)
-    steps, batch = check.samples(plan.steps, "steps"), check.samples(plan.batch, "batch")
-    if plan.functions is not None and check.samples(plan.functions, "functions") < batch:
-        raise InputError(
-            f"`batch` must be at most the {plan.functions} `functions` to learn from, got {batch}."
-        )
-    return dataclasses.replace(plan, steps=steps, batch=batch)
-
-
-def _check_numbers(plan: Recipe) -> None:
-    check.samples(plan.validation, "validation")
-    numbers = (
-        "penalty",
-        "learning_rate",
-        "clip",
-        "dropout",
-        "near",
-        "noise",
-        "apart",
-        "beta",
-        "plain",
-    )
-    for name in numbers:
-        given = getattr(plan, name)
-        if not (isinstance(given, Real) or (given is None and name in ("clip", "near"))):
-            raise InputError(f"`{name}` must be a number, got {given!r}.")
-
-
-def _check_losses(kind: Kind, plan: Recipe) -> None:
-    for name, given in (("through", plan.through), ("loss", plan.loss)):
-        if given is not None:
-            check.choice(name, given, LOSSES)
-    for name, size in (("rows", plan.rows), ("samples", plan.samples), ("times", plan.times)):
-        if size is not None:
-            check.samples(size, name)
-    if check.samples(plan.points, "points") < 2:
+    if plan.points < 2:
         raise InputError(f"`points` must be at least 2, the ends of the domain; got {plan.points}.")
-    if not 0 <= plan.noise < math.inf or not 0 <= plan.apart < math.inf:
-        raise InputError("`noise` and `apart` must not be negative.")
     if plan.loss is not None and not kind.on_grids:
         raise InputError(f"`loss` is for models on grids, such as fno; got {kind.name}.")
     if plan.through is not None and not kind.through:
@@ -213,16 +204,11 @@ def _check_losses(kind: Kind, plan: Recipe) -> None:
             f"`through` is for the models anp and fno, got {kind.name}: it replaces the whole "
             "loss, and with it what a softc or an emulator learns from."
         )
-
-
-def _check_weights(kind: Kind, plan: Recipe, changes: Changes) -> None:
-    if not 0 <= plan.beta <= 1:
-        raise InputError(f"`beta` must be from 0 to 1, got {plan.beta}.")
-    if not 0 <= plan.plain < 0.5:
-        raise InputError(f"`plain` must be at least 0 and less than 0.5, got {plan.plain}.")
-    for name in ("beta", "plain"):
-        if name in changes and name not in kind.recipes["modern"]:
-            raise InputError(f"`{name}` is for the models anp and softc; got {kind.name}.")
+    if plan.functions is not None and plan.functions < plan.batch:
+        raise InputError(
+            f"`batch` must be at most the {plan.functions} `functions` to learn from, got "
+            f"{plan.batch}."
+        )
 
 
 def _check_data(kind: Kind, plan: Recipe, source: Source) -> None:

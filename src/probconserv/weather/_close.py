@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ._grid import Levels
 from ._solve import Air, Block, Columns, Laws, Solver, content
-from ._std import CHANGED, Error, of_change, taken
+from ._std import CHANGED, Error, of_change
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time
 ROUNDS = 25  # of Newton's method
@@ -43,7 +43,6 @@ class Closing:
     laws: Laws
     duration: float
     audited: bool  # whether totals are looked at until they hold
-    tallied: bool  # whether the ledger asks for maps and profiles
 
     @property
     def precision(self) -> Precision:
@@ -74,23 +73,6 @@ class Closing:
         )
 
 
-@dataclass(eq=False)
-class Tally:
-    """For the ledger: totals, and what moved on levels, in the order temperature, humidity."""
-
-    started: Tensor  # (batch, 3), totals of the air before and after, float64
-    totals: Tensor
-    shares: Tensor  # (K,) of the air, that levels hold
-    weights: Tensor
-    maps: Tensor  # (2, N), mean over the column, summed over members; added up block by block
-    profiles: Tensor  # (batch, 2, K)
-
-    def add(self, columns: slice | None, warmer: Tensor, wetter: Tensor) -> None:
-        for i, each in enumerate((warmer, wetter)):
-            taken(self.maps[i], columns).add_((self.shares.to(each.dtype) @ each).sum(0))
-            self.profiles[:, i] += each @ taken(self.weights, columns).to(each.dtype)
-
-
 @dataclass(frozen=True, eq=False)
 class Closed:
     """What comes back."""
@@ -104,7 +86,6 @@ class Closed:
     missing: Tensor  # (batch, 3), what of that is left
     far: Tensor  # (batch,), about the square of the largest move in standard deviations
     worst: float  # that as a share of the totals
-    tally: Tally | None
 
 
 def close(task: Closing) -> Closed:
@@ -118,14 +99,8 @@ def close(task: Closing) -> Closed:
     found = [_closed(task.of(m), (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)]
     names = ("pressure", "rain", "fallen", "asked", "missing", "far")
     joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
-    tally = None
-    tallies = [c.tally for c in found if c.tally is not None]
-    if tallies:
-        kinds = ("started", "totals", "profiles")
-        rows = {name: torch.cat([getattr(t, name) for t in tallies]) for name in kinds}
-        tally = replace(tallies[0], maps=torch.stack([t.maps for t in tallies]).sum(0), **rows)
     worst = max((c.worst for c in found), key=lambda x: (math.isnan(x), x))
-    return Closed(vapour=out[0], temperature=out[1], worst=worst, tally=tally, **joined)
+    return Closed(vapour=out[0], temperature=out[1], worst=worst, **joined)
 
 
 def _is_whole(air: Air, *others: Tensor | None) -> bool:
@@ -175,10 +150,9 @@ def _closed(task: Closing, out: tuple[Tensor, Tensor] | None) -> Closed:
     )
     vapour, temperature = out or (columns[0].vapour, columns[0].temperature)
     fallen = task.duration * (rain.double() @ task.weights)
-    tally = _tally(task, blocks, columns, (started, missing)) if task.tallied else None
     far = _furthest(blocks, columns, multipliers) if task.audited else task.target[:, 0]
     moved = pressure, rain, vapour, temperature
-    return Closed(*moved, fallen, started, missing, far, worst, tally)
+    return Closed(*moved, fallen, started, missing, far, worst)
 
 
 def _furthest(
@@ -206,27 +180,6 @@ def _missing(task: Closing, blocks: Sequence[Block], columns: Sequence[Columns])
     pairs = zip(blocks, columns, strict=True)
     found = [at.content(task.duration) @ each.weights for each, at in pairs]
     return task.target - reduce(torch.add, found)
-
-
-def _tally(
-    task: Closing,
-    blocks: Sequence[Block],
-    columns: Sequence[Columns],
-    missing: tuple[Tensor, Tensor],  # at the start and at the end
-) -> Tally:
-    batch, count, size = task.air.vapour.shape
-    w, rains = task.weights, (task.rain.clamp_min(0.0), torch.cat([c.rain for c in columns], -1))
-    fallen = (task.duration * (rain.double() @ w) for rain in rains)
-    started, totals = (
-        task.target - lost - fell[:, None] * task.laws.rain
-        for lost, fell in zip(missing, fallen, strict=True)
-    )
-    maps, profiles = w.new_zeros(2, size), w.new_zeros(batch, 2, count)
-    tally = Tally(started, totals, task.levels.shares, w, maps, profiles)
-    for each, at in zip(blocks, columns, strict=True):
-        air = each.air
-        tally.add(each.columns, at.temperature - air.temperature, at.vapour - air.vapour)
-    return tally
 
 
 def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:

@@ -261,7 +261,6 @@ class Fixer(nn.Module):
             self._laws,
             seconds,
             audited,
-            audited and self._keeps_ledger,
         )
         closed = close(task)
         if audited:
@@ -272,9 +271,9 @@ class Fixer(nn.Module):
         change = torch.addcmul(gain.detach(), fallen, self._laws.rain, value=-1)
         self._target, self._carry = _added(base, carry, change)
         self._steps = self._steps + 1
-        if task.tallied:
+        if audited and self._keeps_ledger:
             with torch.no_grad():
-                self.ledger.record(after, fixed, closed, self._target + self._carry, seconds)
+                self.ledger.record(after, fixed, task, closed, self._target + self._carry)
         return fixed
 
     def _look(self, closed: Closed, task: Closing, gain: Tensor) -> None:

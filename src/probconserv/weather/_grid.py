@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..air import contents
-from ..air.constants import GRAVITY
+from ..air.contents import GRAVITY
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
@@ -227,13 +227,6 @@ class Layers:
     high: Tensor | None = None
     first: Tensor | None = None  # (4, 6, K), lines times shares, where all columns have the same
     second: Tensor | None = None  # (3, K), the products of both lines as powers of the pressure
-
-    def at(self, columns: slice) -> "Layers":
-        if self.low is None or self.high is None:
-            return self
-        every = (self.lines, self.moving, self.low, self.high)
-        lines, moving, low, high = (x[..., columns] for x in every)
-        return Layers(lines, moving, self.air, self.shares, low, high)
 
     def mass(self, pressure: Tensor) -> Tensor:
         """Of each layer, (batch, K, N)."""

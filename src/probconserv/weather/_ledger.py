@@ -9,7 +9,7 @@ from torch import Tensor
 from ..air.contents import LAWS
 from ..support.errors import InputError
 from ..support.extras import missing
-from ._close import Closed
+from ._close import Closed, Closing
 from ._grid import Grid, Levels
 from ._std import MOVED, ON_LEVELS
 
@@ -41,9 +41,9 @@ class Ledger:
         self,
         after: Mapping[str, Tensor],
         fixed: Mapping[str, Tensor],
+        task: Closing,
         closed: Closed,
         target: Tensor,
-        seconds: float,
     ) -> None:
         """Adds a step; the fixer calls it.
 
@@ -51,36 +51,33 @@ class Ledger:
         ----------
         after, fixed : dict of Tensor
             The state as the model made it, and corrected.
-        closed : Closed
-            What the solve found.
+        task, closed : Closing and Closed
+            What was asked, and what the solve found.
         target : Tensor, shape ``(batch, 3)``
             What the totals should be.
-        seconds : float
-            The length of the step.
         """
-        tally = closed.tally
-        if tally is None:
-            return
-        w, shares, profiles = tally.weights, tally.shares, tally.profiles
-        batch = len(target)
-        maps = dict(zip(ON_LEVELS, tally.maps / batch, strict=True))
-        means = dict(zip(ON_LEVELS, (profiles @ shares).unbind(-1), strict=True))
-        for name in set(MOVED) - set(ON_LEVELS):
-            if name in after:
-                moved = fixed[name].double().flatten(1) - after[name].double().flatten(1)
-                maps[name], means[name] = moved.mean(0), moved @ w
-        self._add(self._maps, maps)
-        self._add(self._profiles, {"": profiles.mean(0)})
-        every = torch.stack([means.get(name, w.new_zeros(batch)) for name in MOVED], -1)
-        rows = {"total_before": tally.started, "total": tally.totals, "target": target}
-        for name, row in (rows | {"correction": every}).items():
+        w, shares = task.weights, task.levels.shares
+        means = dict.fromkeys(MOVED, w.new_zeros(len(target)))
+        for name in [name for name in MOVED if name in after]:
+            if name in ON_LEVELS:
+                moved = (fixed[name] - after[name]).flatten(2)  # (batch, K, N)
+                profiles = (moved @ w.to(moved.dtype)).double()
+                _add(self._profiles, name, profiles.mean(0))
+                column, means[name] = shares.to(moved.dtype) @ moved, profiles @ shares
+            else:
+                column = fixed[name].double().flatten(1) - after[name].double().flatten(1)
+                means[name] = column @ w
+            _add(self._maps, name, column.double().mean(0))
+        fallen = task.rain.clamp_min(0.0).double() @ w * task.duration, closed.fallen
+        before, now = (
+            task.target - lost - fell[:, None] * task.laws.rain
+            for lost, fell in zip((closed.asked, closed.missing), fallen, strict=True)
+        )
+        rows = {"total_before": before, "total": now, "target": target}
+        rows["correction"] = torch.stack([*means.values()], -1)
+        for name, row in rows.items():
             self._rows.setdefault(name, []).append(row.detach())
-        self._seconds.append(seconds)
-
-    @staticmethod
-    def _add(kept: dict[str, Tensor], more: dict[str, Tensor]) -> None:
-        for name, each in more.items():
-            kept[name] = kept[name] + each if name in kept else each
+        self._seconds.append(task.duration)
 
     def to_xarray(self) -> Any:
         """The ledger as an `xarray.Dataset`.
@@ -111,18 +108,14 @@ class Ledger:
             name: ((*axes, "variable" if name == "correction" else "law"), each)
             for name, each in rows.items()
         }
-        on_grid = (
-            ("lat", "lon")
-            if self.grid.lat is not None
-            else tuple(
-                f"cell_{i}" if len(self.grid.shape) > 1 else "cell"
-                for i in range(len(self.grid.shape))
-            )
-        )
+        count = len(self.grid.shape)
+        cells = ["cell"] if count == 1 else [f"cell_{i}" for i in range(count)]
+        on_grid = cells if self.grid.lat is None else ["lat", "lon"]
         maps = [self._maps.get(n, torch.zeros(self.grid.areas.numel())) for n in MOVED]
         whole = torch.stack([x.double().cpu() for x in maps]).unflatten(-1, self.grid.shape)
         data["map"] = (("variable", *on_grid), whole.numpy())
-        data["profile"] = (("on_levels", "level"), self._profiles[""].cpu().numpy())
+        each = [self._profiles.get(n, torch.zeros(self.levels.count)).double() for n in ON_LEVELS]
+        data["profile"] = (("on_levels", "level"), torch.stack([x.cpu() for x in each]).numpy())
         time = torch.tensor(self._seconds, dtype=torch.float64).cumsum(0).numpy()
         coords: dict[str, Any] = {
             "step": range(1, len(time) + 1),
@@ -135,3 +128,7 @@ class Ledger:
         if self.grid.lat is not None and self.grid.lon is not None:
             coords |= {"lat": self.grid.lat, "lon": self.grid.lon}
         return xarray.Dataset(data, coords)
+
+
+def _add(kept: dict[str, Tensor], name: str, more: Tensor) -> None:
+    kept[name] = kept[name] + more if name in kept else more

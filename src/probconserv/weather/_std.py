@@ -61,11 +61,6 @@ class Error:
 Errors: TypeAlias = Mapping[str, Error]
 
 
-def taken(x: Tensor, columns: slice | None) -> Tensor:
-    """Some columns, or all of them: slices of nothing are not understood by every compiler."""
-    return x if columns is None else x[..., columns]
-
-
 def part(x: Tensor | None, members: slice, columns: slice) -> Tensor | None:
     """Of a tensor (batch or 1, ..., N or 1)."""
     if x is None:

@@ -10,9 +10,9 @@ from torch import Tensor
 from ..support.errors import InputError
 from ._fixer import Fixer
 from ._grid import Grid, Levels
+from ._std import MOVED as STATE
+from ._std import ON_LEVELS
 
-ON_LEVELS = ("temperature", "specific_humidity")
-STATE = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
 Terms = Mapping[str, float]  # variables of CREDIT and what they are multiplied by
 
 

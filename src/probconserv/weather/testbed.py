@@ -1,4 +1,4 @@
-"""A world in which the truth is known: a toy atmosphere, an emulator that leaks, blunt fixers."""
+"""A world in which the truth is known: a toy atmosphere, an emulator that leaks."""
 
 import math
 from collections.abc import Mapping
@@ -6,9 +6,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..air.constants import GRAVITY
-from ..air.constants import HEAT_CAPACITY as HEAT
-from ..air.constants import VAPORIZATION as LATENT
+from ..air.contents import GRAVITY
+from ..air.contents import HEAT_CAPACITY as HEAT
+from ..air.contents import VAPORIZATION as LATENT
 from ._grid import Grid, Levels
 
 RADIUS, VAPOUR = 6.371e6, 461.5  # m, J kg-1 K-1
@@ -407,72 +407,3 @@ def _average(size: int, periodic: bool = False) -> Tensor:
     eye = torch.eye(size, dtype=torch.float64)
     power = torch.linalg.matrix_power((eye[left] + 2 * eye + eye[right]) / 4, SMOOTHINGS)
     return power / power.norm(dim=-1, keepdim=True)
-
-
-class BluntFixer:
-    """The fixers that emulators of the atmosphere have, one after the other.
-
-    Negative humidity and precipitation become 0. One offset on the surface pressure brings dry air
-    to what it was at the first step. One factor on precipitation closes the budget of
-    water, and one shift of temperature that of energy, each since the last step.
-
-    Parameters
-    ----------
-    toy : ToyAtmosphere
-        Its areas and levels.
-    """
-
-    def __init__(self, toy: ToyAtmosphere) -> None:
-        self.toy = toy
-        self._dry: Tensor | None = None
-
-    def __call__(
-        self,
-        before: Mapping[str, Tensor],
-        after: Mapping[str, Tensor],
-        dt: float,
-        fluxes: Mapping[str, Tensor],
-    ) -> State:
-        """Return the state after the step, fixed.
-
-        Parameters
-        ----------
-        before, after, fluxes : dict of Tensor
-            As of `ToyAtmosphere.step`.
-        dt : float
-            The length of the step, in seconds.
-
-        Returns
-        -------
-        dict of Tensor
-            The four variables.
-        """
-        area, fixed = self.toy.area, dict(after)
-
-        def total(x: Tensor) -> Tensor:
-            return (x * area).sum((-2, -1))[:, None, None]
-
-        for name in ("specific_humidity", "precipitation"):
-            fixed[name] = fixed[name].clamp(min=0)
-        if self._dry is None:
-            self._dry = total(self._paths(before)[0])
-        dry, _, _ = self._paths(fixed)
-        b = self.toy.b.diff()[:, None, None]
-        gain = total((b * (1 - fixed["specific_humidity"])).sum(-3)) / GRAVITY  # kg Pa-1
-        pressure = fixed["surface_pressure"] + (self._dry - total(dry)) / gain
-        fixed["surface_pressure"] = pressure
-        was, now = self._paths(before), self._paths(fixed)
-        rain = total(fluxes["evaporation"]) - (total(now[1]) - total(was[1])) / dt
-        fixed["precipitation"] = fixed["precipitation"] * rain / total(fixed["precipitation"])
-        came = dt * total(fluxes["top_energy"] + fluxes["surface_energy"])
-        capacity = total(HEAT * (pressure - self.toy.a[0]) / GRAVITY)
-        shift = (total(was[2]) + came - total(now[2])) / capacity
-        fixed["temperature"] = fixed["temperature"] + shift.unsqueeze(-3)
-        return fixed
-
-    def _paths(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Dry air, water and energy of every column, per square metre."""
-        mass = self.toy.mass(state["surface_pressure"])
-        water = mass * state["specific_humidity"]
-        energy = HEAT * mass * state["temperature"] + LATENT * water
-        return (mass - water).sum(-3), water.sum(-3), energy.sum(-3)

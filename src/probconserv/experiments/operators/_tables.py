@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from ...support.complete_files import sole_writer
-from .._runs import Record, as_csv, at_least_one, written
+from .._runs import Record, as_csv, at_least_one, grouped, written
 from ._benchmark import METHODS, OperatorCell
 from ._cases import CASES
 
@@ -42,15 +42,7 @@ def summaries(records: Sequence[Record]) -> list[Record]:
     list of dict
         Each score as NAME and, of several seeds, its standard error as NAME_se.
     """
-    rows = []
-    for name in CASES:
-        mine = [r for r in records if r["case"] == name]
-        for where in {r["where"]: None for r in mine}:
-            for method in METHODS:
-                same = [r for r in mine if (r["where"], r["method"]) == (where, method)]
-                if same:
-                    rows.append(_summary(same))
-    return rows
+    return [_summary(same) for same in grouped(records, "case", "where", "method")]
 
 
 def _summary(same: Sequence[Record]) -> Record:
@@ -61,18 +53,6 @@ def _summary(same: Sequence[Record]) -> Record:
         row[f"{score}_se"] = stdev(values) / math.sqrt(len(same)) if len(same) > 1 else None
     row |= {key: same[0][key] for key in ("published_CRPS",)}
     return row | {key: mean(r[key] for r in same) for key in SHARES[1:]}
-
-
-def _rounded(rows: Sequence[Record]) -> list[Record]:
-    """For CSV: each score with its error behind it, in five digits."""
-    pairs = [c for score in SCORES for c in (score, f"{score}_se")]
-    return [
-        {
-            c: f"{row[c]:.5g}" if isinstance(row[c], float) else row[c]
-            for c in (*KEYS, *pairs, *SHARES)
-        }
-        for row in rows
-    ]
 
 
 def cells_of(rows: Sequence[Record]) -> list[dict[str, Record]]:
@@ -88,10 +68,7 @@ def cells_of(rows: Sequence[Record]) -> list[dict[str, Record]]:
     list of dict
         One for each cell: from the name of a method to its row.
     """
-    found: dict[tuple[str, str], dict[str, Record]] = {}
-    for row in rows:
-        found.setdefault((row["case"], row["where"]), {})[row["method"]] = row
-    return list(found.values())
+    return [{row["method"]: row for row in cell} for cell in grouped(rows, "case", "where")]
 
 
 def heading(row: Record) -> str:
@@ -127,7 +104,7 @@ def write(cells: Sequence[OperatorCell], out: str | Path, figures: bool = True) 
     rows = summaries(records)
     texts = {
         "results.json": json.dumps({"records": records}, indent=1) + "\n",
-        "results.csv": as_csv(_rounded(rows)),
+        "results.csv": as_csv(rows),
     }
     pictures = []
     with sole_writer(out):

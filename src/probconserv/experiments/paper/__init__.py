@@ -12,8 +12,6 @@ from ._experiments import Experiment as Experiment
 from ._experiments import sweep as sweep
 from ._outputs import write as write
 from ._reproduce import Cell as Cell
-from ._reproduce import Reading as Reading
-from ._reproduce import reading as reading
 from ._reproduce import reproduce as reproduce
 from ._tables import cells as cells
 from ._tables import remarks as remarks

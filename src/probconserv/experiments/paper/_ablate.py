@@ -66,7 +66,7 @@ def records(
     problem = experiment.problem if value is None else experiment.at(value)
     test = draw(problem, trial.split, trial.n, CONTEXT)
     setting = _AblationSetting(experiment, test, trial, device)
-    rows: dict[tuple[str, str], list[_Row]] = {}
+    rows: dict[tuple[str, str], list[Part]] = {}
     for part in setting.chunks():
         for update, noise, row in setting.rows(network, part):
             rows.setdefault((update, noise), []).append(row)
@@ -78,13 +78,9 @@ def records(
     ]
 
 
-@dataclass(frozen=True)
-class _Row:
-    """Some functions at the evaluation time."""
-
-    mean: Tensor  # (n, M)
-    variance: Tensor  # (n, M)
-    front: Tensor  # (n,), the posterior mean of its position; NaN where there is none
+# Some functions at the evaluation time: mean and variance (n, M), and the posterior mean of the
+# position of the front (n,), NaN where there is none.
+Part: TypeAlias = tuple[Tensor, Tensor, Tensor]
 
 
 class _AblationSetting:
@@ -110,7 +106,7 @@ class _AblationSetting:
         step = max(1, NUMBERS // each)
         return (slice(i, i + step) for i in range(0, self.trial.n, step))
 
-    def rows(self, network: Predictor, part: slice) -> Iterator[tuple[str, str, _Row]]:
+    def rows(self, network: Predictor, part: slice) -> Iterator[tuple[str, str, Part]]:
         """Every update with every noise, of some of the functions."""
         generator = torch.Generator().manual_seed(0)
         context = tuple(self.test[part].context)
@@ -125,7 +121,7 @@ class _AblationSetting:
                 if update not in ONLY_EXACT or name == "exact":
                     yield update, name, self._row(apply(parts, law, self.x), part)
 
-    def _row(self, field: Field, part: slice) -> _Row:
+    def _row(self, field: Field, part: slice) -> Part:
         mean, variance = field.mean[:, self.row], field.variance[:, self.row]
         front = torch.full_like(mean[:, 0], torch.nan)
         if self.experiment.fronts:
@@ -135,13 +131,10 @@ class _AblationSetting:
                 field, self.x, level, "crossing", samples=draws, generator=generator
             )
             front = found.mean[:, self.row]
-        return _Row(mean, variance, front)
+        return mean, variance, front
 
-    def scores(self, rows: list[_Row]) -> Record:
-        mean, variance, front = (
-            torch.cat([getattr(row, name) for row in rows])
-            for name in ("mean", "variance", "front")
-        )
+    def scores(self, rows: list[Part]) -> Record:
+        mean, variance, front = map(torch.cat, zip(*rows, strict=True))
         field = Diagonal(mean[:, None], variance[:, None])
         law = integral(self.x, self.total[:, [self.row]])
         generator = torch.Generator(self.device).manual_seed(1)
@@ -155,10 +148,8 @@ def _front_error(error: Tensor) -> Record:
     there = error[~error.isnan()]
     if len(there) < 2:
         return {"front_error": None, "front_error_se": None}
-    return {
-        "front_error": float(there.mean()),
-        "front_error_se": float(there.std() / math.sqrt(len(there))),
-    }
+    error = there.std() / math.sqrt(len(there))
+    return {"front_error": float(there.mean()), "front_error_se": float(error)}
 
 
 @surprises_expected()
@@ -254,7 +245,7 @@ def _job(
 
 
 def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
-    """Writes the records as ablation.json, ablation.csv and tables in ablation.md.
+    """Writes the records as ablation.json and ablation.csv.
 
     Parameters
     ----------
@@ -266,7 +257,7 @@ def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
     Returns
     -------
     list of Path
-        The three files.
+        Both files.
 
     Raises
     ------
@@ -277,39 +268,9 @@ def write_ablation(found: Sequence[Record], out: str | Path) -> list[Path]:
     texts = {
         "ablation.json": json.dumps({"schema": 1, "records": list(found)}, indent=1) + "\n",
         "ablation.csv": as_csv(found),
-        "ablation.md": as_markdown(found),
     }
     with sole_writer(Path(out)):
         return written(Path(out), texts)
-
-
-STYLES = {"LL": ".2f", "MSE": ".1e", "CRPS": ".1e", "coverage_90": ".2f", "front_error": ".1e"}
-
-
-def as_markdown(found: Sequence[Record]) -> str:
-    """A table for each network and metric: updates down, problems and parameters across."""
-    tables = []
-    for network in dict.fromkeys(record["network"] for record in found):
-        mine = [record for record in found if record["network"] == network]
-        for metric, style in STYLES.items():
-            known = [record for record in mine if record[metric] is not None]
-            if known:
-                tables.append(f"### {network}: {metric}\n\n{_table(known, metric, style)}\n")
-    return "\n".join(tables)
-
-
-def _table(found: Sequence[Record], metric: str, style: str) -> str:
-    cells = list(dict.fromkeys(_cell(record) for record in found))
-    lines = ["| " + " | ".join(["", *cells]) + " |", "|---" * (len(cells) + 1) + "|"]
-    for row in dict.fromkeys(update_name(record) for record in found):
-        numbers = {_cell(r): format(r[metric], style) for r in found if update_name(r) == row}
-        lines.append("| " + " | ".join([row, *(numbers.get(cell, "") for cell in cells)]) + " |")
-    return "\n".join(lines)
-
-
-def _cell(record: Record) -> str:
-    value = record["parameter"]
-    return record["problem"] if value is None else f"{record['problem']} {value:g}"
 
 
 def update_name(record: Record) -> str:

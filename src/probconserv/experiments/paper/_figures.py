@@ -111,7 +111,12 @@ def _of_method(method: str, rows: list[list[Record]]) -> tuple[list[float], list
 
 def _row(record: Record) -> str:
     problem = EXPERIMENTS[record["problem"]].problem
-    return f"{problem.title}\n{figures.symbol(problem.parameter)} = {record['parameter']:g}"
+    return f"{problem.title}\n{symbol(problem.parameter)} = {record['parameter']:g}"
+
+
+def symbol(parameter: str) -> str:
+    """A parameter as people write it."""
+    return {"u_star": "u*", "beta": "β"}.get(parameter, parameter)
 
 
 def _rows(panels: list[Axes], names: list[str]) -> None:
@@ -134,7 +139,7 @@ def _saved(figure: Figure, path: Path, size: tuple[float, float] = SIZE) -> list
 
 def _label(cell: Cell) -> str:
     problem, plan = cell.experiment.problem, cell.plan
-    parameter = f"{figures.symbol(problem.parameter)} = {cell.value:g}"
+    parameter = f"{symbol(problem.parameter)} = {cell.value:g}"
     return f"{problem.title}, {parameter}; protocol {plan.protocol}, weights {plan.recipe}"
 
 

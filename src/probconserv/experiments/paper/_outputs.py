@@ -1,4 +1,4 @@
-"""What a run leaves in its folder: results.json, CSV, LaTeX, figures and the report."""
+"""What a run leaves in its folder: results.json, CSV, figures and the report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from ...support.complete_files import sole_writer
 from .._runs import as_csv, at_least_one, written
 from ._experiments import sweep
 from ._reproduce import Cell
-from ._tables import as_json, as_latex, remarks
+from ._tables import as_json, remarks
 
 
 def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
@@ -25,7 +25,7 @@ def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
     Returns
     -------
     list of Path
-        results.json, results.csv, results.tex and, with curves, report.html.
+        results.json, results.csv and, with curves, report.html.
 
     Raises
     ------
@@ -40,7 +40,6 @@ def write(cells: Sequence[Cell], out: str | Path) -> list[Path]:
     texts = {
         "results.json": as_json(records, fronts, penalties),
         "results.csv": as_csv(records),
-        "results.tex": as_latex(records),
     }
     with sole_writer(out):
         if all(cell.curves for cell in cells):

@@ -14,9 +14,9 @@ from ...diagnostics.metrics import best
 from ...support.errors import InputError
 from ...support.extras import missing
 from ...support.tolerances import HOLDS
-from .._runs import Record
+from .._runs import Record, grouped
 from ._experiments import EXPERIMENTS, METHODS
-from ._tables import amount, as_json, sentences, signed, standings
+from ._tables import amount, as_json, signed, standings
 
 try:
     from jinja2 import Environment, StrictUndefined
@@ -113,7 +113,6 @@ def report(
         plan=records[0],
         standings=table,
         cases=max(one.cases for one in table),
-        sentences=sentences(table),
         overview=overview,
         legend={name: _line(name) for name in METHODS},
         remarks=remarks,
@@ -176,11 +175,8 @@ def _methods(cell: list[Record]) -> Table:
 
 
 def _by_method(name: str, value: float, fronts: Sequence[Record]) -> dict[str, list[Record]]:
-    rows: dict[str, list[Record]] = {}
-    for record in fronts:
-        if (record["problem"], record["parameter"]) == (name, value):
-            rows.setdefault(record["method"], []).append(record)
-    return rows
+    here = [one for one in fronts if (one["problem"], one["parameter"]) == (name, value)]
+    return {rows[0]["method"]: rows for rows in grouped(here, "method")}
 
 
 def _sweep(sweep: Sequence[Record]) -> dict[float, Table]:

@@ -1,4 +1,4 @@
-"""The records as tables and in words: LaTeX, remarks, who conserves, who is best."""
+"""The records in words and numbers: remarks, who conserves, who is best."""
 
 import json
 import math
@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from ...diagnostics.metrics import best
 from ...models._load import ELSEWHERE
-from ...support.tolerances import HOLDS
-from .._runs import Record
+from .._runs import Record, grouped
 from ._experiments import EXPERIMENTS, METHODS
 
 
@@ -32,48 +31,13 @@ def cells(records: list[Record]) -> list[list[Record]]:
     >>> [len(cell) for cell in cells(records)]
     [2, 1]
     """
-    groups: dict[tuple[str, float], list[Record]] = {}
-    for record in records:
-        groups.setdefault((record["problem"], record["parameter"]), []).append(record)
-    return list(groups.values())
+    return grouped(records, "problem", "parameter")
 
 
 def as_json(records: Sequence[Record], fronts: Sequence[Record], sweep: Sequence[Record]) -> str:
     """As described in docs/research/results_json.md."""
     content = {"schema": 1, "records": records, "fronts": fronts, "sweep": sweep}
     return json.dumps(content, indent=1) + "\n"
-
-
-def as_latex(records: list[Record]) -> str:
-    """A row for each method and parameter: CE, LL and MSE with standard errors, ours and theirs."""
-    rows = ["% method & CE & published & LL & published & MSE & published"]
-    for cell in cells(records):
-        first = cell[0]
-        experiment = EXPERIMENTS[first["problem"]]
-        parameter = f"{experiment.problem.parameter} = {first['parameter']:g}"
-        rows.append(
-            f"% {first['problem']}, {parameter}, t = {first['time']:g}; protocol "
-            f"{first['protocol']}, weights {first['recipe']}, n = {first['n']}"
-        )
-        for record in cell:
-            paper, row = experiment.paper(first["parameter"], record["method"]), [record["method"]]
-            for metric in ("CE", "LL", "MSE"):
-                ours = _number(metric, record[metric], record[f"{metric}_se"])
-                ours = rf"\mathbf{{{ours}}}" if best(record, cell, metric) else ours
-                theirs = f"${_number(metric, *paper[metric])}$" if paper else "--"
-                row += [f"${ours}$", theirs]
-            rows.append(" & ".join(row) + r" \\")
-    return "\n".join(rows) + "\n"
-
-
-def _number(metric: str, mean: float, error: float) -> str:
-    """Mean and standard error in one power of ten, for the mathematics of LaTeX."""
-    if metric == "CE" and max(abs(mean), error) < HOLDS:
-        return "0"
-    small = metric != "LL" and 0 < abs(mean) < 0.1
-    power = math.floor(math.log10(abs(mean))) if small else 0
-    text = f"{mean / 10.0**power:.3f} \\, ({error / 10.0**power:.3f})"
-    return text + (rf" \times 10^{{{power}}}" if power else "")
 
 
 def remarks(records: list[Record]) -> list[str]:
@@ -204,39 +168,6 @@ def standings(records: Sequence[Record]) -> list[Standing]:
 def _spread(numbers: Sequence[float]) -> Spread | None:
     known = [number for number in numbers if math.isfinite(number)]
     return Spread(median(known), min(known), max(known)) if known else None
-
-
-def sentences(table: Sequence[Standing]) -> list[str]:
-    """The standings in words."""
-    always = [one.method for one in table if one.conserves == one.cases]
-    never = [one.method for one in table if not one.conserves]
-    said = []
-    if always:
-        where = "in all cases" if table[0].cases > 1 else "in this case"
-        said.append(f"{_and(always)} {_verb(always, 'conserve')} {where}.")
-    if never:
-        said.append(f"{_and(never)} never {_verb(never, 'do') if always else 'conserve'}.")
-    for metric, count in (("LL", "best_LL"), ("MSE", "best_MSE")):
-        most = max(getattr(one, count) for one in table)
-        first = [one.method for one in table if getattr(one, count) == most]
-        of = f"{most} of {max(one.cases for one in table)}" + " each" * (len(first) > 1)
-        said.append(f"The best {metric} is most often that of {_and(first)}: {of}.")
-    ours = next((one for one in table if one.method == "ProbConserv-ANP" and one.share), None)
-    if ours and ours.share:
-        said.append(
-            "ProbConserv-ANP is the ANP with the law put in. Its MSE is "
-            f"{amount(ours.share.middle)} times that of the ANP in the median, from "
-            f"{amount(ours.share.low)} to {amount(ours.share.high)}."
-        )
-    return said
-
-
-def _verb(names: list[str], verb: str) -> str:
-    return verb if len(names) > 1 else {"do": "does"}.get(verb, f"{verb}s")
-
-
-def _and(names: list[str]) -> str:
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def amount(number: float) -> str:
