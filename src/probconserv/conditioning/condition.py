@@ -22,7 +22,7 @@ from ..fields.dense import Dense
 from ..fields.gaussian import Diagonal, Field, LowRank, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
-from ..laws.inequalities import Inequality
+from ..laws.inequalities import Inequality, limits_of
 from ..laws.law import Law, Rows, check_laws
 from ..laws.nonlinear import Curved, NonlinearLaw
 from ..solvers.engine import solve
@@ -34,7 +34,7 @@ from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, FieldDraws, StateDraws
-from .inequalities.constrained import condition_within, mixture_within, nearest_within
+from .inequalities.constrained import condition_within, dtype_of, mixture_within, nearest_within
 from .nonlinear.posterior import NonlinearPosterior, NonlinearSolved, NonlinearStatePosterior
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
 from .unmeasured import Eliminated, eliminated
@@ -127,13 +127,15 @@ def condition(
     """
     linear, curved, inequalities = _kinds(laws)
     field = field if isinstance(field, State) else as_field(field)
-    if inequalities:
+    if inequalities and not curved and draws != 0:
         return _condition_within(field, linear, inequalities, draws, generator)
     if isinstance(field, Mixture) and not curved:
         return _condition_mixture(field, linear)
     prior, rows, known = _given(field)
-    if curved or known:
-        return _condition_curved(prior, (*rows, *laid_on(prior, linear)), known, curved)
+    if curved or known or inequalities:
+        rows = (*rows, *laid_on(prior, linear))
+        found_ = _condition_curved(prior, rows, known, curved, inequalities)
+        return found_.from_draws(draws, generator) if inequalities and draws != 0 else found_
     found = solved(prior, linear, rows)
     return (
         StatePosterior(prior, found) if isinstance(prior, State) else FieldPosterior(prior, found)
@@ -149,8 +151,6 @@ def _kinds(
     linear = tuple([law for law in laws if not isinstance(law, Inequality | NonlinearLaw)])
     if linear or not laws:
         check_laws(linear)
-    if inequalities and curved:
-        raise InputError(LINEAR_ONLY)
     return linear, curved, inequalities
 
 
@@ -159,6 +159,8 @@ def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, .
     if isinstance(field, FieldPosterior) and len(field._solved.mean) > 1:
         raise InputError("`field` is one of a state: condition the state instead.")
     if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+        if field._solved.low:
+            raise InputError(AGAIN)
         return field.prior, field._solved.rows, field._solved.curved
     if isinstance(field, Posterior):
         return field.prior, field._solved.laws, ()
@@ -183,7 +185,11 @@ def laid_on(prior: Field | State, laws: Sequence[Law]) -> tuple[Rows, ...]:
 
 
 def _condition_curved(
-    prior: Any, rows: tuple[Rows, ...], known: tuple[Curved, ...], laws: tuple[NonlinearLaw, ...]
+    prior: Any,
+    rows: tuple[Rows, ...],
+    known: tuple[Curved, ...],
+    laws: tuple[NonlinearLaw, ...],
+    inequalities: tuple[Inequality, ...] = (),
 ) -> NonlinearPosterior | NonlinearStatePosterior:
     """Laws that are not linear, known before and new, beside the rows of linear ones."""
     check_measured(prior.parts, "field", LINEAR_LAWS, GIVE_ONE)
@@ -193,7 +199,11 @@ def _condition_curved(
             "`laws` that are not linear are met by steps that look at values: not inside "
             "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
         )
-    found = NonlinearSolved(prior, rows, (*known, *(law.on(prior.names, means) for law in laws)))
+    shapes, dtypes = [u.shape for u in means], [dtype_of(each) for each in prior.parts]
+    device = means[0].device
+    limits = limits_of(inequalities, prior.names, shapes, dtypes, device) if inequalities else ()
+    curved = (*known, *(law.on(prior.names, means) for law in laws))
+    found = NonlinearSolved(prior, rows, curved, limits)
     warn_if_far(None, found.mean, prior.parts)
     kind = NonlinearStatePosterior if isinstance(prior, State) else NonlinearPosterior
     return kind(prior, found)
@@ -208,7 +218,9 @@ def _condition_within(
 ) -> FieldDraws | StateDraws:
     """The field given laws and inequalities, as draws."""
     if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
-        raise InputError(LINEAR_ONLY)
+        prior, rows, known = _given(field)
+        rows = (*rows, *laid_on(prior, laws))
+        return _condition_curved(prior, rows, known, (), inequalities).from_draws(draws, generator)
     if check.samples(draws, "draws") < 2:
         raise InputError(f"`draws` must be at least 2, got {draws}: a variance takes two.")
     if isinstance(field, Mixture):
@@ -221,9 +233,9 @@ def _condition_within(
 
 LINEAR_LAWS = "only linear laws can work with, not inequalities nor laws that are not linear"
 GIVE_ONE = "Give these points a finite variance."
-LINEAR_ONLY = (
-    "`laws`: inequalities stand beside linear laws only. Leave out the laws that are not linear, "
-    "or the inequalities."
+AGAIN = (
+    "`field` was conditioned within inequalities, with laws that are not linear or without draws. "
+    "Condition the field before on all laws and inequalities at once."
 )
 
 
@@ -365,13 +377,14 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
 def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ...]) -> list[Tensor]:
     """The nearest fields that obey the laws."""
     linear, curved, inequalities = _kinds(laws)
-    if inequalities:
+    if inequalities and not curved:
         return nearest_within(names, means, linear, inequalities)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     prior: Any = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
-        return [part.mean for part in condition(prior, *linear, *curved).parts]
+        found = condition(prior, *linear, *curved, *inequalities, draws=0)
+        return [part.mean for part in found.parts]
 
 
 def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:

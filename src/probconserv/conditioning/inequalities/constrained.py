@@ -53,7 +53,7 @@ def constrained(
         raise InputError("`laws`: inequalities look at values, so `condition` cannot be traced.")
     device, shapes = fields[0].device, [field.shape for field in fields]
     rows = (*before, *(law.to(device).on(names, shapes) for law in laws))
-    dtypes = dtypes or [_dtype(field) for field in fields]
+    dtypes = dtypes or [dtype_of(field) for field in fields]
     limits = limits_of(inequalities, names, shapes, dtypes, device)
     root = covariance_of(shrunk(prior, rows))
     means = tuple(field.mean.double() for field in fields)
@@ -249,7 +249,7 @@ def _truncated(
             f"`{rows.label}`."
         )
     ((_, _, point),), _ = constrained(prior, before, laws, inequalities, 0, None)
-    shape, dims, dtype = prior.shape, rows.map.dims, _dtype(prior)
+    shape, dims, dtype = prior.shape, rows.map.dims, dtype_of(prior)
     (limits,) = limits_of(inequalities, ("",), [shape], [dtype], prior.device)
     present = 1.0 if rows.present is None else rows.present[(..., *[None] * dims)]
     weights = rows.map.weights * present
@@ -322,5 +322,5 @@ def nearest_within(
     return [point for _, _, point in found]
 
 
-def _dtype(field: Field) -> torch.dtype:
+def dtype_of(field: Field) -> torch.dtype:
     return field.dtype if field.dtype.itemsize >= 4 else torch.float32

@@ -32,7 +32,7 @@ class Once(torch.autograd.Function):
         return g
 
 
-def with_gradient(problem: Programme, u: Tensor, active: Tensor, force: Tensor) -> Tensor:
+def nearest_with_gradient(problem: Programme, u: Tensor, active: Tensor, force: Tensor) -> Tensor:
     """`u`, the nearest fields of the problem, with their gradient."""
     prior = problem.prior.detached()
     with torch.no_grad():

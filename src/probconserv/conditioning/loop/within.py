@@ -21,7 +21,7 @@ from ...support.tolerances import EASY, EPS, SETTLED, TINY, UNREACHED
 from ...support.values import span, unravelled
 from ..audit import check_met
 from .given import Given, Prior
-from .gradient import with_gradient
+from .gradient import nearest_with_gradient
 from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
@@ -76,22 +76,26 @@ class Layout:
         count = math.prod(shape[self.lead :])
         return x.expand((*x.shape[:more], *shape)).reshape(*x.shape[:more], self.parts, count)
 
-    def slopes(self, limits: Sequence[Limits]) -> Tensor:  # (K, N)
-        """Rows of differences of neighbours, that must not be negative."""
-        pairs, start = [torch.zeros(0, 2, dtype=torch.int64)], 0
-        for one, shape in zip(limits, self.shapes, strict=True):
-            own = shape[self.lead :]
-            numbers = start + torch.arange(math.prod(own)).reshape(own)
-            for axis, sign in one.slopes:
-                last = numbers.shape[axis] - 1
-                ends = numbers.narrow(axis, 0, last), numbers.narrow(axis, 1, last)
-                pairs.append(torch.stack([x.flatten() for x in ends[::sign]], -1))
-            start += math.prod(own)
-        at = torch.cat(pairs)
-        found = torch.zeros(len(at), start, dtype=torch.float64)
-        return found.scatter_(
-            1, at, torch.tensor([-1.0, 1.0], dtype=torch.float64).expand(at.shape)
-        )
+
+def rows_that_rise(
+    slopes: Sequence[Sequence[tuple[int, int]]], shapes: Sequence[torch.Size]
+) -> Tensor:  # (K, N)
+    """Differences of neighbours that must not be negative, of the points of a part.
+
+    slopes: of each field, (axis, sign). shapes: of each field in one part.
+    """
+    pairs, start = [torch.zeros(0, 2, dtype=torch.int64)], 0
+    for own, shape in zip(slopes, shapes, strict=True):
+        numbers = start + torch.arange(math.prod(shape)).reshape(shape)
+        for axis, sign in own:
+            last = numbers.shape[axis] - 1
+            ends = numbers.narrow(axis, 0, last), numbers.narrow(axis, 1, last)
+            pairs.append(torch.stack([x.flatten() for x in ends[::sign]], -1))
+        start += math.prod(shape)
+    at = torch.cat(pairs)
+    found = torch.zeros(len(at), start, dtype=torch.float64)
+    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)
+    return found.scatter_(1, at, signs.expand(at.shape))
 
 
 class Within:
@@ -114,7 +118,8 @@ class Within:
         self.layout = layout = Layout(shapes, lead)
         self.laws = tuple(each.over(shapes, lead) for each in rows)
         self.mean, self.root = prior, root.joined(lead)
-        self.rising = layout.slopes(limits).to(prior[0].device)
+        own = [shape[lead:] for shape in shapes]
+        self.rising = rows_that_rise([one.slopes for one in limits], own).to(prior[0].device)
         self._check_size()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self._start(rows, slack)
@@ -244,7 +249,7 @@ class Within:
             u = self._settled(plain, found, parts)
         if not problem.learns:
             return u
-        return with_gradient(problem, u, found.active, found.force)
+        return nearest_with_gradient(problem, u, found.active, found.force)
 
     def _settled(self, problem: Programme, found: Nearest, parts: Tensor) -> Tensor:
         """Points at their bounds, and the rounding taken off exact rows by the others."""

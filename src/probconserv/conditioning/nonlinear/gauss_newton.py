@@ -87,7 +87,7 @@ def most_probable(
                 u, wrong = look.u, _stuck(step, stuck, number)
         if wrong or bool(done.any()) or bool(kick.any()):
             failed |= {int(left[i]): each for i, each in wrong.items()}
-            found[left[done]] = u[done]
+            found[left[done]] = step.finished()[done] if bool(done.any()) else u[done]
             ends = done.clone()
             ends[list(wrong)] = True
             keep = (~ends).nonzero()[:, 0]
@@ -126,6 +126,7 @@ def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  #
     feasible = ((step.look.misses.abs() <= MET * terms) | ~problem.exact).all(-1)
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
     floor = (ROUNDING * problem.size(step.look.u)).square()
+    feasible = feasible & problem.is_within(step.look.u)
     return feasible & (length <= STATIONARY**2 * reach + floor)
 
 
@@ -205,14 +206,17 @@ def _searched(
     change = torch.where(still[:, None], 0.0, change)
     noisy = torch.where(problem.exact, 0.0, 1 / torch.where(problem.exact, 1.0, problem.noise))
 
+    outside = step.penalty
+
     def merit(at: Linearisation, of: Tensor) -> Tensor:
         rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
-        return _dot(of, problem.times(of)) / 2 + rows.sum(-1)
+        beyond = (outside * problem.broken(at.u)).sum(-1)
+        return _dot(of, problem.times(of)) / 2 + rows.sum(-1) + beyond
 
     move = problem.times(change)
     before = merit(step.look, a)
     slope = noisy * misses * step.along(move) - weights * misses.abs()
-    slope = _dot(a, move) + slope.sum(-1)
+    slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(u)).sum(-1)
     slack = slack + 1e-13 * before.abs()
 
     def tried(change: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
@@ -269,7 +273,7 @@ def with_gradient(problem: NonlinearProblem, u: Tensor) -> Tensor:
         multiplier = here.multiplier(CLOSER)
     with torch.enable_grad():
         step = problem.step(problem.look(u.detach()))
-        found = problem.mean - problem.times(step.back(step.multiplier(CLOSER)))
+        found = step.response()
 
     def backward(g: Tensor) -> Tensor:
         x, fine, _ = _solved_on_tangent(here, multiplier, g, CLOSER)

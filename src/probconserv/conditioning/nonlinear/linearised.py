@@ -106,6 +106,14 @@ class NonlinearProblem(Node):
             row -= count
         raise AssertionError(row)
 
+    def broken(self, u: Tensor) -> Tensor:
+        """By how much numbers lie outside of inequalities: here there are none, (P, 0)."""
+        return u[:, :0]
+
+    def is_within(self, u: Tensor) -> Tensor:  # (P,)
+        """Whether u obeys the inequalities."""
+        return torch.ones_like(u[:, 0], dtype=torch.bool)
+
     def look(self, u: Tensor) -> Linearisation:
         fields = self.fields(u)
         if not self.is_dense:
@@ -160,6 +168,19 @@ class Step(ABC):
         left = self.look.misses + self.along(problem.times(change)) - problem.noise * multiplier
         more = self.solve(left, CLOSER)
         return multiplier + more, change - self.back(more)
+
+    @property
+    def penalty(self) -> Tensor:  # (P, 1)
+        """The weight of what lies outside of inequalities, beside the distance."""
+        return torch.zeros_like(self.look.u[:, :1])
+
+    def finished(self) -> Tensor:
+        """u, to the last digit."""
+        return self.look.u
+
+    def response(self) -> Tensor:
+        """The field after the full step, with its gradient."""
+        return self.problem.mean - self.problem.times(self.back(self.multiplier(CLOSER)))
 
     def bent(self, misses: Tensor) -> Tensor:
         """The change of a that takes off what exact rows still miss, to first order."""

@@ -14,7 +14,9 @@ from ...fields.blocks import root_of
 from ...fields.covariances import Fields
 from ...fields.gaussian import Field, Normals
 from ...fields.state import State, covariance_of
+from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
+from ...laws.maps import Map, Sum
 from ...laws.nonlinear import Curved
 from ...solvers.engine import Chain, free_axes, solve
 from ...solvers.shared import Shared
@@ -24,9 +26,11 @@ from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError, ProbConservError
 from ...support.tree import once
 from ..draws import FieldDraws, StateDraws
+from ..loop.bounded import Bounded
+from ..loop.within import rows_that_rise
 from ..posterior import FieldPosterior, Solved, StatePosterior
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
-from .linearised import MOST_DENSE, NonlinearProblem
+from .linearised import MOST_DENSE, NonlinearProblem, joined
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
@@ -58,14 +62,22 @@ class NonlinearSolved(Solved):
     """
 
     def __init__(
-        self, prior: Field | State, rows: tuple[Rows, ...], curved: tuple[Curved, ...]
+        self,
+        prior: Field | State,
+        rows: tuple[Rows, ...],
+        curved: tuple[Curved, ...],
+        limits: Sequence[Limits] = (),
     ) -> None:
         self.curved, self.before = curved, tuple(field.mean.double() for field in prior.parts)
         shapes = [u.shape for u in self.before]
         if any(map(shrinks, prior.parts)):
             prior = shrunk(prior, (*rows, *self._near(self.before)))
         root = covariance_of(prior)
-        tied = [root.lead, *(each.places(shapes) for each in curved)]
+        tied = [root.lead, *(each.places(shapes) for each in curved), *sloping_axes(limits, shapes)]
+        pairs = list(zip(limits, shapes, strict=bool(limits)))
+        self.low = tuple(one.low.expand(shape) for one, shape in pairs)
+        self.high = tuple(one.high.expand(shape) for one, shape in pairs)
+        self.slopes = tuple(one.slopes for one in limits)
         lead = min(free_axes(rows, shapes), *tied)
         self.root = root.joined(lead)
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
@@ -100,7 +112,16 @@ class NonlinearSolved(Solved):
             law.value = law.value + _flat(add, 0, sizes)
         count = len(self.rows)
         means = tuple(_flat(u, 0, sizes) for u in mean)
-        return NonlinearProblem(means, self.root._change(flat), laws[:count], laws[count:])
+        given = means, self.root._change(flat), laws[:count], laws[count:]
+        if not self.low:
+            return NonlinearProblem(*given)
+        ends = [
+            joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
+            for end in (self.low, self.high)
+        ]
+        shapes = tuple(torch.Size(u.shape[len(sizes) :]) for u in mean)
+        rising = rows_that_rise(self.slopes, shapes)
+        return Bounded(*given, low=ends[0], high=ends[1], rising=rising.to(ends[0].device))
 
     @property
     def differentiable(self) -> bool:
@@ -110,11 +131,23 @@ class NonlinearSolved(Solved):
         """The laws that are not linear, as they are at u."""
         return [each.linearised(u, each.count <= MOST_DENSE) for each in self.curved]
 
+    def _at_bounds(self, u: Fields) -> list[Rows]:
+        """What is at a bound, as exact rows."""
+        found = []
+        for i, (x, low, high) in enumerate(zip(u, self.low, self.high, strict=bool(self.low))):
+            there = ((x == low) | (x == high)).double()
+            maps: list[Map | None] = [None] * len(u)
+            maps[i] = Sum(there, 0)
+            none = torch.zeros((), dtype=x.dtype, device=x.device)
+            value, noise = (there * x.detach(), none.expand(there.shape))
+            found.append(Rows("bounds", tuple(maps), value, noise, None, True))
+        return found
+
     @once
     def _gaussian(self) -> tuple[tuple[Rows, ...], Chain | Shared, tuple[Tensor, ...]]:
         """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
-            rows = (*self.rows, *self._near(self.mean))
+            rows = (*self.rows, *self._near(self.mean), *self._at_bounds(self.mean))
             way = solve(rows, self.root)
             return rows, way, tuple(way.run(self.before)[1])
 
