@@ -383,8 +383,10 @@ def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ..
     prior: Any = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
-        found = condition(prior, *linear, *curved, *inequalities, draws=0)
-        return [part.mean for part in found.parts]
+        if curved:
+            found = _condition_curved(prior, laid_on(prior, linear), (), curved, inequalities)
+            return [part.mean for part in found.parts]
+        return [part.mean for part in condition(prior, *linear).parts]
 
 
 def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...laws.inequalities import Limits
 from ...support.tolerances import EPS, INSIDE, SETTLED, TINY
-from ..nonlinear.linearised import DenseStep, Linearisation, NonlinearProblem
+from ..nonlinear.linearised import DenseStep, Linearisation, NonlinearProblem, joined
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
 from .programme import Nearest, Programme, in_units, nearest
+from .within import rows_that_rise
 
 SETTLING = 4  # times that rounding is taken off
 
@@ -23,10 +25,17 @@ class Bounded(NonlinearProblem):
 
     loose = ("rising",)
 
-    def __init__(self, *given: Any, low: Tensor, high: Tensor, rising: Tensor) -> None:
-        """low, high: (P, N). rising: rows of differences that must not be negative, (K, N)."""
+    def __init__(self, *given: Any, low: Tensor, high: Tensor, slopes: tuple[Any, ...]) -> None:
+        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise."""
         super().__init__(*given)
-        self.low, self.high, self.rising = low, high, rising
+        self.low, self.high, self.slopes = low, high, slopes
+        self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
+
+    def held(self, u: Tensor) -> Tensor:
+        """u, which obeys up to rounding, exactly within the inequalities."""
+        fields = zip(*(self.fields(x) for x in (u, self.low, self.high)), strict=True)
+        each = zip(fields, self.slopes, strict=True)
+        return joined([Limits(low, high, own).holding(x) for (x, low, high), own in each])
 
     def broken(self, u: Tensor) -> Tensor:  # (P, N + K)
         """By how much points and differences lie outside."""
@@ -127,13 +136,13 @@ class BoundedStep(DenseStep):
         none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
         for _ in range(SETTLING):
             u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
-            u = u.clamp(problem.low, problem.high)
+            u = problem.held(u)
             misses = problem.look(u).misses * problem.exact
             if bool((misses.abs() <= SETTLED * self.terms().clamp_min(TINY)).all()):
                 break
             wanted = torch.cat([none, -misses], -1)
             u = u + given.once(torch.zeros_like(u), wanted)[0]
-        return u.clamp(problem.low, problem.high)
+        return problem.held(u)
 
     def response(self) -> Tensor:
         found = self.nearest

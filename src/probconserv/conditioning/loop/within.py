@@ -78,7 +78,7 @@ class Layout:
 
 
 def rows_that_rise(
-    slopes: Sequence[Sequence[tuple[int, int]]], shapes: Sequence[torch.Size]
+    slopes: Sequence[Sequence[tuple[int, int]]], shapes: Sequence[Sequence[int]]
 ) -> Tensor:  # (K, N)
     """Differences of neighbours that must not be negative, of the points of a part.
 
@@ -115,7 +115,7 @@ class Within:
         tied = [each.places(shapes) for each in rows]
         lead = min([root.lead, *tied, *sloping_axes(limits, shapes)])
         self.limits, self.grain, self.lead = limits, grain, lead
-        self.layout = layout = Layout(shapes, lead)
+        self.layout = Layout(shapes, lead)
         self.laws = tuple(each.over(shapes, lead) for each in rows)
         self.mean, self.root = prior, root.joined(lead)
         own = [shape[lead:] for shape in shapes]

@@ -16,7 +16,7 @@ from ...fields.gaussian import Field, Normals
 from ...fields.state import State, covariance_of
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
-from ...laws.maps import Map, Sum
+from ...laws.maps import Map, Matrix, Sum
 from ...laws.nonlinear import Curved
 from ...solvers.engine import Chain, free_axes, solve
 from ...solvers.shared import Shared
@@ -74,9 +74,9 @@ class NonlinearSolved(Solved):
             prior = shrunk(prior, (*rows, *self._near(self.before)))
         root = covariance_of(prior)
         tied = [root.lead, *(each.places(shapes) for each in curved), *sloping_axes(limits, shapes)]
-        pairs = list(zip(limits, shapes, strict=bool(limits)))
-        self.low = tuple(one.low.expand(shape) for one, shape in pairs)
-        self.high = tuple(one.high.expand(shape) for one, shape in pairs)
+        ends = list(zip(limits, shapes, strict=bool(limits)))
+        self.low = tuple(one.low.expand(shape) for one, shape in ends)
+        self.high = tuple(one.high.expand(shape) for one, shape in ends)
         self.slopes = tuple(one.slopes for one in limits)
         lead = min(free_axes(rows, shapes), *tied)
         self.root = root.joined(lead)
@@ -119,9 +119,7 @@ class NonlinearSolved(Solved):
             joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
             for end in (self.low, self.high)
         ]
-        shapes = tuple(torch.Size(u.shape[len(sizes) :]) for u in mean)
-        rising = rows_that_rise(self.slopes, shapes)
-        return Bounded(*given, low=ends[0], high=ends[1], rising=rising.to(ends[0].device))
+        return Bounded(*given, low=ends[0], high=ends[1], slopes=self.slopes)
 
     @property
     def differentiable(self) -> bool:
@@ -135,12 +133,16 @@ class NonlinearSolved(Solved):
         """What is at a bound, as exact rows."""
         found = []
         for i, (x, low, high) in enumerate(zip(u, self.low, self.high, strict=bool(self.low))):
-            there = ((x == low) | (x == high)).double()
-            maps: list[Map | None] = [None] * len(u)
-            maps[i] = Sum(there, 0)
-            none = torch.zeros((), dtype=x.dtype, device=x.device)
-            value, noise = (there * x.detach(), none.expand(there.shape))
-            found.append(Rows("bounds", tuple(maps), value, noise, None, True))
+            there, own = ((x == low) | (x == high)).double(), x.shape[self.lead :]
+            maps: list[tuple[str, Map, Tensor, Tensor | None]] = []
+            maps.append(("bounds", Sum(there, 0), there * x.detach(), None))
+            if self.slopes[i]:
+                rising = Matrix(rows_that_rise(self.slopes[i : i + 1], [own]).to(x.device), own)
+                level = (rising.apply(x) == 0).double()
+                maps.append(("monotone", rising, torch.zeros_like(level), level))
+            for label, one, value, present in maps:
+                each = tuple(one if i == j else None for j in range(len(u)))
+                found.append(Rows(label, each, value, torch.zeros_like(value), present, True))
         return found
 
     @once
