@@ -32,14 +32,12 @@ import probconserv.solvers.engine as engine
 import probconserv.solvers.iterative as iterative
 import probconserv.solvers.shared as shared
 import probconserv.solvers.sparse as sparse
-import probconserv.solvers.tridiagonal as tridiagonal
 
 
 @pytest.fixture
 def factored(monkeypatch):
     """Says that all rows that come are solved by the factor of a sparse matrix."""
-    monkeypatch.setattr(tridiagonal, "WIDEST", 0)
-    monkeypatch.setattr(iterative, "FEW", 0)
+    monkeypatch.setattr(iterative, "SOON", 0)
     return lambda: monkeypatch.setattr(engine, "MOST_DENSE", 0)
 
 

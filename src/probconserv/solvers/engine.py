@@ -28,11 +28,10 @@ from .iterative import Iterative
 from .joint import Joint
 from .shared import Shared
 from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, much_left, share_no_point, summed
-from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
-LITTLE_WORK = 1 << 31  # products up to which they are if they form no chain of times
-MOST_WORK = 1 << 36  # the same of fields with shared directions, which have no sparse factor
+LITTLE_WORK = 1 << 31  # products up to which all are
+MOST_WORK = 1 << 36  # the same where there is no sparse factor: shared directions, or on a GPU
 MOST_MEMORY = 1 << 25  # numbers in all matrices, the same
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
 FEW = 16  # joint rows up to which a traced computation takes the dense system
@@ -111,7 +110,7 @@ class Chain(Node):
     def weighed(self, u: Fields, residuals: Sequence[Tensor]) -> Tensor | None:
         """How far noisy rows of the last stage are from G u - b = sigma^2 lambda, beside sizes."""
         last = self.stages[-1]
-        if not isinstance(last, Joint | Tridiagonal) or not any_of(last.noise > 0):
+        if not isinstance(last, Joint) or not any_of(last.noise > 0):
             return None
         return (last.residual(u) - last.noise * last.multiplier(residuals[-1])) * (last.noise > 0)
 
@@ -280,9 +279,8 @@ def _general(
         lead = free_axes(laws, root.shapes)
     if not _many(laws, root.shapes):
         return Joint(laws, prior, root, lead)
-    if isinstance(root, Independent) and chained(laws, root.shapes, lead):
-        return Tridiagonal(laws, prior, root, lead)
-    most = MOST_WORK if isinstance(root, Correlated) else LITTLE_WORK
+    has_factor = isinstance(root, Independent) and laws[0].value.is_cpu
+    most = LITTLE_WORK if has_factor else MOST_WORK
     if MOST_DENSE and _fits(laws, root.shapes, most):
         return Joint(laws, prior, root, lead)
     return Iterative(laws, prior, root, lead, slack)

@@ -31,8 +31,9 @@ from .stages import Together, minus, summed
 
 REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
-FEW = 100  # after which the factor is tried
+MANY = 100  # iterations: where they would be more the factor is taken, if it is not too large
 LOOK = 4  # iterations from one look at the rows to the next
+SOON = 16  # iterations after which it is seen how many there will be
 DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
 
 
@@ -182,17 +183,18 @@ class Iterative(Together):
 
     def iterated(self, r: Tensor, tolerance: Tensor) -> Tensor:
         """S^-1 r by conjugate gradients; where they take many iterations, with the factor."""
-        given = r, tolerance, self.diagonal
+        given = self.product, self.approximate, r, tolerance, self.diagonal
         if not self.is_hard:
-            found, count = conjugate_gradients(self.product, self.approximate, *given, FEW)
+            found, count = conjugate_gradients(*given, self._takes_factor)
             self.iterations += count
-            if count < FEW:
-                return found
-            self.is_hard = True
-        look = LOOK if self.direct is None else 1
-        found, count = conjugate_gradients(self.product, self.approximate, *given, LIMIT, look)
-        self.iterations += count
+        if self.is_hard:
+            found, count = conjugate_gradients(*given, look=1)
+            self.iterations += count
         return found
+
+    def _takes_factor(self) -> bool:
+        self.is_hard = self.direct is not None
+        return self.is_hard
 
     def relative(self, r: Tensor) -> Tensor:
         """What rows may miss, beside the size of r as a whole: for what has units of its own."""
@@ -324,14 +326,14 @@ def conjugate_gradients(
     r: Tensor,
     tolerance: Tensor,
     diagonal: Tensor,
-    limit: int,
+    stops: Callable[[], bool] = lambda: False,
     look: int = LOOK,
 ) -> tuple[Tensor, int]:
     """S^-1 r (*more, *lead, K) for all right sides at once, and how many iterations it took.
 
     A system stops when each of its rows is within its tolerance, or when it comes no nearer: rows
     that contradict each other drive it away again. What came nearest is returned. Rows without
-    variance take no part.
+    variance take no part. stops: asked where many iterations are to come.
     """
     r = r.expand(broadcast_shapes(r.shape, tolerance.shape)) * (diagonal > TINY)
     x = nearest = torch.zeros_like(r)
@@ -339,8 +341,9 @@ def conjugate_gradients(
     p, rz = z.clone(), _dot(r, z)
     least = torch.full_like(rz, torch.inf)
     free = rz > 0  # whether something can be moved
+    first: float | None = None  # how many digits are to be gained
     with Ticker() as ticker:
-        for iteration in range(limit + 1):
+        for iteration in range(LIMIT + 1):
             if iteration % look == 0:
                 off = _off_by(r, tolerance).amax(-1, keepdim=True)
                 nearest = torch.where(off < least, x, nearest)
@@ -349,6 +352,11 @@ def conjugate_gradients(
                 if not bool((going & free).any()):
                     break
                 worst = float(off.max())
+                first = first or math.log(worst)
+                gained = first - math.log(worst)  # less than 0 where it drives away
+                slow = iteration >= MANY or iteration * first >= MANY * gained
+                if iteration >= SOON and slow and stops():
+                    break
                 ticker.say(f"iteration {iteration}: the worst row is at {worst:.0e} of its goal")
             q = product(p)
             pq = _dot(p, q)
