@@ -25,9 +25,9 @@ from ..support.tree import Node
 from .banded import by_rows
 from .estimate import Estimate
 from .iterative import Iterative
-from .joint import Joint
+from .joint import Joint, surely
 from .shared import Shared
-from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, much_left, share_no_point, summed
+from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, share_no_point
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
 LITTLE_WORK = 1 << 31  # products up to which all are
@@ -141,42 +141,24 @@ class Chain(Node):
 
     @property
     def variance(self) -> Fields:
-        found = self.covariance.variance
-        if self.is_banded:
-            if not concrete(*found):
-                return found
-            before = next(s.prior.variance for s in self.stages if isinstance(s, Banded))
-            triples = [*zip(found, before, self._least_sure(), strict=True)]
-            if all(much_left(*each) for each in triples):
-                return found
-            lost = [v < share * d for v, d, share in triples]
-            if any(map(any_of, lost)):
-                return self._densely(found, lost)
-        return found
-
-    def _least_sure(self) -> list[Tensor]:
-        """Of the variances of each field, the share below which what bands leave is not sure."""
-        least = [torch.tensor(SURE, dtype=v.dtype, device=v.device) for v in self.root.variance]
+        found: Fields = self.covariance.variance
+        if not self.bands or not concrete(*found):
+            return found
+        lost = [v < SURE * d for v, d in zip(found, self.root.variance, strict=True)]
         for stage in self.stages:
             if isinstance(stage, Banded):
-                grown = torch.as_tensor(stage.matrix.growth, device=least[0].device)
-                own = (HALF_THE_DIGITS * grown.detach()).clamp_min(SURE)
-                least[stage.field] = own[..., None] if own.ndim else own
-        return least
+                i, share = stage.field, HALF_THE_DIGITS * stage.matrix.growth[..., None]
+                lost[i] = lost[i] | (found[i] < share * self.root.variance[i])
+        return surely(self.laws, self.root, self.lead, found, self.without_known(lost))
 
-    def _densely(self, found: Fields, lost: Sequence[Tensor]) -> Fields:
-        """Parts where next to nothing is left, with dense matrices."""
-        shapes = [v.shape for v in found]
-        lead = min([shared_axes(shapes), *(rows.places(shapes) for rows in self.laws)])
-        new = [v.clone() for v in found]
-        hard = torch.stack([summed(x, lead) > 0 for x in lost]).any(0)
-        for index in hard.nonzero().tolist():
-            at = tuple(index)
-            laws = tuple(rows._at(at) for rows in self.laws)
-            part = Chain(laws, self.root._at(at), 0, banded=False).variance
-            for v, p in zip(new, part, strict=True):
-                v[at] = p
-        return tuple(new)
+    def without_known(self, lost: Sequence[Tensor]) -> list[Tensor]:
+        """Less the points of which values at single points leave nothing: that is sure."""
+        found = list(lost)
+        for stage in self.stages:
+            if isinstance(stage, SinglePoints):
+                triples = zip(found, stage.left.variance, self.root.variance, strict=True)
+                found = [x & ((left > 0) | (d == 0)) for x, left, d in triples]
+        return found
 
     def draw(self, normals: Normals) -> Fields:
         """Draws about 0 of what is left."""

@@ -408,8 +408,3 @@ def thin(stage: Stage, r: Tensor) -> bool:
     if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
         thin = thin & stage.exact
     return any_of(thin)
-
-
-def much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:
-    """Whether the least of what is left is more than a share of the largest variance before."""
-    return not left.numel() or bool(left.amin() >= share.amax() * before.amax())

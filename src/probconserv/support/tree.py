@@ -73,13 +73,13 @@ class Node:
         return found
 
     def _at(self, index: tuple[Any, ...]) -> Self:
-        """The entries `index` of the first axes, whole numbers and slices."""
+        """The entries `index` of the first axes, whole numbers, slices or tensors of numbers."""
 
         def pick(t: Tensor, before: int | None) -> Tensor:
             if before is None:
                 return t
             sizes = t.shape[before : before + len(index)]
-            one = [0 if isinstance(i, int) else slice(None) for i in index]
+            one = [slice(None) if isinstance(i, slice) else i * 0 for i in index]
             own = [i if n != 1 else j for i, j, n in zip(index, one, sizes, strict=True)]
             return t[(*[slice(None)] * before, *own)]
 
