@@ -65,10 +65,6 @@ class Iterative(Together):
             self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
         self.is_hard = False  # whether many iterations were needed, so that the factor is taken
 
-    def of(self, prior: Independent) -> "Iterative":
-        """The same rows, of other fields."""
-        return Iterative(self.rows, prior, prior, self.lead)
-
     @property
     def own(self) -> Fields:
         """The variance of each point alone."""
@@ -229,8 +225,7 @@ class Iterative(Together):
     @property
     def estimate(self) -> tuple[Estimate, ...] | None:
         """How the variance of each field was estimated; None where it is exact."""
-        errors = self._answer[1]
-        return None if errors is None else tuple(Estimate(*each) for each in errors)
+        return self._answer[1]
 
     def _factor(self) -> Direct:
         if self.known is None:
