@@ -10,6 +10,7 @@ the independent rest. Both work on tuples of arrays, one for each field of a sta
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -169,18 +170,16 @@ class Chain(Node):
     def square(self, residuals: Sequence[Tensor], lead: int) -> Tensor:  # (*lead)
         """(G mu - b)^T S^-1 (G mu - b) of all rows, which is how implausible b is."""
         pairs = zip(self.stages, residuals, strict=True)
-        first, *rest = (stage.square(r, lead) for stage, r in pairs)
-        return sum(rest, start=first)
+        return reduce(torch.add, [stage.square(r, lead) for stage, r in pairs])
 
     def log_norm(self, lead: int) -> Tensor:  # (*lead)
         """log det(2 pi S) of all rows that are kept."""
-        first, *rest = (stage.log_norm(lead) for stage in self.stages)
-        return sum(rest, start=first)
+        return reduce(torch.add, [stage.log_norm(lead) for stage in self.stages])
 
     def count(self, lead: int) -> Tensor:  # (*lead)
         """How many rows are kept."""
         kept = [stage.over((~stage.dropped).double(), lead).sum(-1) for stage in self.stages]
-        return sum(kept[1:], start=kept[0])
+        return reduce(torch.add, kept)
 
 
 def solve(
@@ -206,8 +205,12 @@ def solve(
 
 def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes number parts that no law ties together; all fields share them."""
-    tied = [rows.places(shapes) for rows in laws if not rows.map.is_points]
-    return min([shared_axes(shapes), *tied])
+    free = shared_axes(shapes)
+    for rows in laws:
+        m = rows.map
+        if not m.is_points:
+            free = min(free, len(shapes[rows.first]) - m.dims)
+    return free
 
 
 def _single(

@@ -77,11 +77,8 @@ class Iterative(Together):
     def matrix(self, law: int) -> Stencil | None:
         """S of independent points, from rows to rows of one law whose maps are stencils."""
         both = zip(self.rows[law].maps, self.own, strict=True)
-        pairs = [(m, v) for m, v in both if m is not None]
-        maps = [m for m, _ in pairs if isinstance(m, Stencil)]
-        if len(maps) < len(pairs):
-            return None
-        return between_rows(maps, [v for _, v in pairs], self.parts(self.noise)[law])
+        maps, variances = zip(*[(m, v) for m, v in both if m is not None], strict=True)
+        return between_rows(maps, variances, self.parts(self.noise)[law])
 
     def product(self, v: Tensor) -> Tensor:
         """S v, of this stage as it is."""

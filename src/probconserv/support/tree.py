@@ -48,7 +48,8 @@ class Node:
         other = type(self).__new__(type(self))
         for name, value in self.__dict__.items():
             before = None if name in self.loose else int(name in self.stacked)
-            setattr(other, name, _changed(value, change, before))
+            one = change if isinstance(value, Tensor) else None
+            setattr(other, name, one(value, before) if one else _changed(value, change, before))
         return other
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
