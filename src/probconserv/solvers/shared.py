@@ -44,7 +44,7 @@ class Shared(Node):
             dropped = look and any_of(stage.dropped)
             if dropped or stage is not chain.stages[-1]:
                 u = stage.shift(u, r)
-            self.thin = self.thin or (look and thin(stage, r))
+            self.thin = self.thin or (look and (thin(stage, r) or _nearly_repeats(stage)))
             self.thin = self.thin or (dropped and any_of(stage.dropped & _moves(stage, u)))
         self.latent = LatentPosterior(torch.cat(white, -1).movedim(0, -2))
 
@@ -137,6 +137,11 @@ class Shared(Node):
 
     def count(self, lead: int) -> Tensor:
         return self.chain.count(lead)
+
+
+def _nearly_repeats(stage: Stage) -> bool:
+    """Whether rows lose digits in the rest that directions may still tell apart."""
+    return isinstance(stage, Joint) and stage.factor.order is not None
 
 
 def _moves(stage: Stage, u: Fields) -> Tensor:
