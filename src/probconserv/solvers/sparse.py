@@ -59,25 +59,19 @@ def pairs(laws: Sequence[Rows], shapes: Sequence[Sequence[int]], noise: Tensor) 
     """All pairs of entries at one point; None where they are too many."""
     lead, count = noise.ndim - 1, noise.shape[-1]
     known = Entries(laws, shapes, lead).without_blocks()
-    rows, points, values = known.rows, known.points, known.values
-    row, (_, sizes) = rows.numpy(), np.unique(points.numpy(), return_counts=True)
-    total = int((sizes**2).sum())
-    if total * noise[..., 0].numel() > MOST_PAIRS:
+    rows, own = known.rows, torch.arange(count)
+    if int(known.starts.diff().square().sum()) * noise[..., 0].numel() > MOST_PAIRS:
         return None
-    each, ends = np.repeat(sizes, sizes), np.cumsum(np.repeat(sizes, sizes))
-    one = np.repeat(np.arange(len(row)), each)
-    other = np.arange(total) - np.repeat(ends - each, each)
-    other += np.repeat(np.repeat(np.cumsum(sizes) - sizes, sizes), each)
-    some = row[one] >= row[other]
-    one, other = one[some], other[some]
-    own = np.arange(count)
-    keys = np.concatenate([row[one] * count + row[other], own * (count + 1)])
-    slots, slot = np.unique(keys, return_inverse=True)
-    times = 1.0 + (row[one] > row[other])
-    lower = np.stack([slots // count, slots % count])
-    pair, diagonal = slot[: len(one)], slot[len(one) :]
-    arrays = (torch.from_numpy(x) for x in (one, other, pair, times, diagonal))
-    return Pairs(rows, points, values, lower, *arrays)
+    none = torch.zeros(0, dtype=torch.int64)
+    one, other = map(torch.cat, zip((none, none), *known.pairs(), strict=True))
+    turned = rows[one] < rows[other]
+    one, other = torch.where(turned, other, one), torch.where(turned, one, other)
+    keys = torch.cat([rows[one] * count + rows[other], own * (count + 1)])
+    slots, slot = keys.unique(return_inverse=True)
+    lower = torch.stack([slots // count, slots % count]).numpy()
+    pair, diagonal = slot.split([len(one), count])
+    times = 1.0 + (one != other).double()
+    return Pairs(rows, known.points, known.values, lower, one, other, pair, times, diagonal)
 
 
 def direct(stage: "Iterative") -> "Direct | None":
