@@ -262,13 +262,11 @@ def _general(
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
         lead = free_axes(laws, root.shapes)
-    if not _many(laws, root.shapes):
-        return Joint(laws, prior, root, lead)
     has_factor = isinstance(root, Independent) and laws[0].value.is_cpu
     most = LITTLE_WORK if has_factor else MOST_WORK
-    if MOST_DENSE and _fits(laws, root.shapes, most):
-        return Joint(laws, prior, root, lead)
-    return Iterative(laws, prior, root, lead, slack)
+    if _many(laws, root.shapes) and not (MOST_DENSE and _fits(laws, root.shapes, most)):
+        return Iterative(laws, prior, root, lead, slack)
+    return Joint(laws, prior, root, lead)
 
 
 def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:

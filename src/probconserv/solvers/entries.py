@@ -180,6 +180,11 @@ class Entries:
             at = slice(start, min(start + step, self.size))
             yield at, self._columns(at)
 
+    @property
+    def matrix(self) -> Tensor:  # (*lead, K, P)
+        """All of it."""
+        return self._columns(slice(0, self.size))
+
     def _columns(self, at: slice) -> Tensor:
         whole = [full for _, _, full in self.blocks if full.shape[-2:] == (self.count, self.size)]
         if whole and not len(self.points):
