@@ -36,6 +36,12 @@ class Pentadiagonal(Node, ABC):
         """The variance of each row given those before it, 0 for rows that are dropped."""
 
     @property
+    def most_growth(self) -> Tensor:
+        """One number that is no less than `growth`, and cheap."""
+        most = self.weights.square().sum(0).amax() * self.variance.amax() + self.noise.amax()
+        return most / self.pivots.amin()
+
+    @property
     def growth(self) -> Tensor:  # (*lead)
         """The largest variance of a row over its pivot: the rounding of `explained` grows so."""
         pivots, own = self.pivots, squared(self.variance, self.weights) + self.noise

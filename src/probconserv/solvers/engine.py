@@ -145,11 +145,19 @@ class Chain(Node):
         found: Fields = self.covariance.variance
         if not self.bands or not concrete(*found):
             return found
+        bands = [stage for stage in self.stages if isinstance(stage, Banded)]
+        if all(stage.matrix.noise.numel() for stage in bands):
+            most = max(float(stage.matrix.most_growth) for stage in bands)
+            least, pairs = (
+                max(SURE, HALF_THE_DIGITS * most),
+                zip(found, self.root.variance, strict=True),
+            )
+            if all(not v.numel() or bool(v.amin() >= least * d.amax()) for v, d in pairs):
+                return found
         lost = [v < SURE * d for v, d in zip(found, self.root.variance, strict=True)]
-        for stage in self.stages:
-            if isinstance(stage, Banded):
-                i, share = stage.field, HALF_THE_DIGITS * stage.matrix.growth[..., None]
-                lost[i] = lost[i] | (found[i] < share * self.root.variance[i])
+        for stage in bands:
+            i, share = stage.field, HALF_THE_DIGITS * stage.matrix.growth[..., None]
+            lost[i] = lost[i] | (found[i] < share * self.root.variance[i])
         return surely(self.laws, self.root, self.lead, found, self.without_known(lost))
 
     def without_known(self, lost: Sequence[Tensor]) -> list[Tensor]:
