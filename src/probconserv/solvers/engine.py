@@ -148,10 +148,8 @@ class Chain(Node):
         bands = [stage for stage in self.stages if isinstance(stage, Banded)]
         if all(stage.matrix.noise.numel() for stage in bands):
             most = max(float(stage.matrix.most_growth) for stage in bands)
-            least, pairs = (
-                max(SURE, HALF_THE_DIGITS * most),
-                zip(found, self.root.variance, strict=True),
-            )
+            least = max(SURE, HALF_THE_DIGITS * most)
+            pairs = zip(found, self.root.variance, strict=True)
             if all(not v.numel() or bool(v.amin() >= least * d.amax()) for v, d in pairs):
                 return found
         lost = [v < SURE * d for v, d in zip(found, self.root.variance, strict=True)]
