@@ -317,7 +317,6 @@ def test_known_points_beside_many_smooth_lines_take_no_dense_matrix(known, share
         return pc.condition(field, known, pc.smoothness(X, field.variance, 0.5)).variance
 
     few = variance(4)  # few lines are solved by dense matrices
-    monkeypatch.delattr("probconserv.solvers.engine.Chain._densely")
     monkeypatch.delattr("probconserv.solvers.joint.Joint.variance")
     torch.testing.assert_close(variance(40)[:4], few)
 

@@ -30,16 +30,13 @@ import probconserv as pc
 import probconserv.laws.maps as maps
 import probconserv.solvers.engine as engine
 import probconserv.solvers.iterative as iterative
-import probconserv.solvers.shared as shared
 import probconserv.solvers.sparse as sparse
-import probconserv.solvers.tridiagonal as tridiagonal
 
 
 @pytest.fixture
 def factored(monkeypatch):
     """Says that all rows that come are solved by the factor of a sparse matrix."""
-    monkeypatch.setattr(tridiagonal, "WIDEST", 0)
-    monkeypatch.setattr(iterative, "FEW", 0)
+    monkeypatch.setattr(iterative, "SOON", 0)
     return lambda: monkeypatch.setattr(engine, "MOST_DENSE", 0)
 
 
@@ -216,7 +213,6 @@ def test_of_many_points_that_keep_next_to_nothing_the_variance_is_estimated(
 ):
     """One by one they would take too long. What directions add is in the error that is said."""
     monkeypatch.setattr(sparse, "MOST_AGAIN", 3)
-    monkeypatch.setattr(shared, "MOST_NUMBERS", 0)
     state, law = state_of(TUBE, rng), budgets(TUBE, rng)
     start = pc.initial(torch.ones(5, 3), noise=0.1, space_dims=2, of="u")
     u = pc.LowRank(state["u"].mean, normal(1, *state["u"].shape, rng=rng), 1e12, 3)

@@ -64,13 +64,20 @@ def plainly_fine(way: Way, laws: Sequence[Rows], u: Fields, residuals: Sequence[
     For exact rows that do not see each other: u = mu - D G^T lambda is finite where lambda and G u
     are. A GPU is waited for once.
     """
-    if not way.is_simple or [r for r in laws if not r.exact] or [x for x in u if not x.numel()]:
+    if not way.is_simple or not all(map(Tensor.numel, u)):
         return False
-    shares = [end for rows in laws for end in (rows.apply(u) / rows.value).aminmax()]
-    far, *found = numbers(way.square(residuals, way.lead).max(), *shares)
+    ends = [way.square(residuals, way.lead).max()]
+    for rows in laws:
+        if not rows.exact:
+            return False
+        ends += (rows.apply(u) / rows.value - 1).aminmax()
+    far, *found = numbers(*ends)
     if not far <= FAR**2:
         return False
-    return all(abs(share - 1) <= SETTLED for share in found) or exact_rows_hold(laws, u)
+    for share in found:
+        if not abs(share) <= SETTLED:
+            return exact_rows_hold(laws, u)
+    return True
 
 
 def exact_rows_hold(laws: Sequence[Rows], u: Fields, share: float = SETTLED) -> bool:

@@ -146,9 +146,10 @@ def _kinds(
     laws: Sequence[Any],
 ) -> tuple[tuple[Law, ...], tuple[NonlinearLaw, ...], tuple[Inequality, ...]]:
     """Linear laws, those that are not, and inequalities."""
-    inequalities = tuple([law for law in laws if isinstance(law, Inequality)])
-    curved = tuple([law for law in laws if isinstance(law, NonlinearLaw)])
-    linear = tuple([law for law in laws if not isinstance(law, Inequality | NonlinearLaw)])
+    found: dict[str, list[Any]] = {"linear": [], "nonlinear": [], "inequality": []}
+    for law in laws:
+        found[getattr(law, "kind", "linear")].append(law)
+    linear, curved, inequalities = map(tuple, found.values())
     if linear or not laws:
         check_laws(linear)
     return linear, curved, inequalities
@@ -180,8 +181,8 @@ def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, .
 
 def laid_on(prior: Field | State, laws: Sequence[Law]) -> tuple[Rows, ...]:
     """The rows of the laws on the fields of a prior."""
-    shapes = [field.shape for field in prior.parts]
-    return tuple([law.to(prior.device).on(prior.names, shapes) for law in laws])
+    shapes, device = [field.shape for field in prior.parts], prior.device
+    return tuple([law.to(device).on(prior.names, shapes) for law in laws])
 
 
 def _condition_curved(
@@ -245,9 +246,10 @@ def solved(
     """Fields given laws, beside rows that were laid on them before."""
     rows = (*before, *laid_on(prior, laws))
     prior = shrunk(prior, rows)
-    means = tuple([field.mean.double() for field in prior.parts])
-    endless = any(field.infinite for field in prior.parts)
-    way = (eliminated if endless else solve)(rows, covariance_of(prior), _slack(prior.parts, rows))
+    fields = prior.parts
+    endless = [field for field in fields if field.infinite]
+    way = (eliminated if endless else solve)(rows, covariance_of(prior), _slack(fields, rows))
+    means = tuple([field.mean.double() for field in fields])
     mean, residuals = way.run(means)
     looks, holds = audit and check.concrete(*mean), True
     fine = looks and plainly_fine(way, rows, mean, residuals)
@@ -256,7 +258,7 @@ def solved(
     dims = tuple([u.ndim - way.lead for u in means])
     found = Solved(rows, mean, way, tuple(residuals), dims)
     if looks and not fine:
-        _look_at(found, prior.parts, holds)
+        _look_at(found, fields, holds)
     return found
 
 
@@ -309,7 +311,12 @@ def audit(post: Posterior) -> None:
 
 def _slack(fields: tuple[Field, ...], laws: tuple[Rows, ...]) -> float:
     """What the rounding of fields and values may leave of an exact row, as a share of its terms."""
-    return 16 * max([torch.finfo(f.dtype).eps for f in fields] + [rows.rounding for rows in laws])
+    most = 0.0
+    for field in fields:
+        most = max(most, torch.finfo(field.dtype).eps)
+    for rows in laws:
+        most = max(most, rows.rounding)
+    return 16 * most
 
 
 @overload

@@ -16,7 +16,7 @@ infinite variance, and moves no further than exact rows need.
 
 import math
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from ..fields.gaussian import Normals
 from ..laws.law import Rows
 from ..laws.maps import Matrix
 from ..solvers.engine import Chain, free_axes, solve
+from ..solvers.entries import Entries
 from ..solvers.pivots import found_from
 from ..solvers.shared import Shared
 from ..solvers.stages import summed
@@ -56,10 +57,13 @@ class Eliminated(Node):
             prior = prior.joined(lead)
         self.root = _finite(prior)
         self.tails = tuple(tuple(shape[lead:]) for shape in prior.shapes)
-        matrices, self.value, noise = _flat(laws, prior.shapes, lead)
+        laws = tuple(rows.over(prior.shapes, lead) for rows in laws)
+        natural = [rows.row_shape(prior.shapes) for rows in laws]
+        self.value = _flat([rows.value for rows in laws], natural, lead)
+        noise = _flat([rows.noise_variance for rows in laws], natural, lead)
         count = noise.shape[-1]
         _check_size(count * sum(math.prod(shape) for shape in prior.shapes))
-        g = torch.cat([self._together(x) for x in matrices]).movedim(0, -2)  # (*lead, K, E)
+        g = Entries(laws, prior.shapes, lead).matrix.expand(*noise.shape, -1)
         before = self._together(prior.variance)
         open_ = before == torch.inf
         self.places = open_.reshape(-1, open_.shape[-1]).any(0).nonzero()[:, 0]
@@ -217,26 +221,10 @@ OF_OPEN = (
 )
 
 
-def _flat(
-    laws: tuple[Rows, ...], shapes: Sequence[Any], lead: int
-) -> tuple[list[Fields], Tensor, Tensor]:
-    """G of each law, its rows on axis 0; and b and sigma^2 of all side by side, (*lead, K)."""
-    matrices: list[Fields] = []
-    values: list[Tensor] = []
-    noises: list[Tensor] = []
-    for rows in (r.over(shapes, lead) for r in laws):
-        natural = rows.row_shape(shapes)
-        tail = natural[lead:]
-        count = math.prod(tail)
-        _check_size(count * sum(math.prod(shape) for shape in shapes))
-        eye = torch.eye(count, dtype=torch.float64, device=rows.value.device)
-        units = rows.adjoint(eye.reshape(count, *[1] * lead, *tail))
-        zero = eye.new_zeros(())
-        pairs = zip(units, shapes, strict=True)
-        matrices.append(tuple((zero if x is None else x).expand(count, *s) for x, s in pairs))
-        for one, found in ((rows.value, values), (rows.noise_variance, noises)):
-            found.append(one.expand(natural).reshape(*natural[:lead], count))
-    return matrices, torch.cat(values, -1), torch.cat(noises, -1)
+def _flat(each: Sequence[Tensor], shapes: Sequence[Sequence[int]], lead: int) -> Tensor:
+    """Numbers for the rows of each law, side by side, (*lead, K)."""
+    pairs = zip(each, shapes, strict=True)
+    return torch.cat([x.expand(shape).reshape(*shape[:lead], -1) for x, shape in pairs], -1)
 
 
 def _check_size(numbers: int) -> None:

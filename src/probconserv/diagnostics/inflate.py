@@ -14,7 +14,6 @@ from ..fields.gaussian import Diagonal, Field, LowRank, check_measured, members_
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.law import Law, Rows, check_laws
-from ..laws.maps import Matrix, Select
 from ..solvers.engine import free_axes
 from ..solvers.shrinkage import shrunk
 from ..solvers.stages import summed
@@ -130,9 +129,7 @@ def _batch_axes(rows: Rows, shapes: Sequence[Sequence[int]]) -> int:
     m = rows.map
     if m.row_names[:1] == ("interval",):
         return rows.places(shapes)
-    timed = isinstance(m, Select) and isinstance(m.entries, int)
-    timed = timed or (isinstance(m, Matrix) and m.dims > 1)
-    return max(rows.places(shapes) - (not timed), 0)
+    return max(rows.places(shapes) - (not m.reads_time), 0)
 
 
 def _scaled(field: Field, factor: Tensor) -> Field:

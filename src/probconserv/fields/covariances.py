@@ -31,7 +31,7 @@ class Independent(Node):
 
     @property
     def shapes(self) -> list[torch.Size]:
-        return [d.shape for d in self.variance]
+        return [*map(Tensor.size, self.variance)]
 
     @property
     def lead(self) -> int:

@@ -51,6 +51,7 @@ class Field(Kept):
     variance: Tensor
     names = ("",)  # as a state has them
     shared = False
+    shrinkage: float | None = 0.0  # of members to independent points; None: found by `condition`
 
     @abstractmethod
     def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
@@ -413,7 +414,6 @@ class LowRank(Field):
 
     stacked = ("factor",)
     rounding: float = 0.0  # of the factor, as a share of the mean that it was taken from
-    shrinkage: float | None = 0.0  # of members towards independence; None: found by `condition`
     count: int = 0  # of the members that it was made from; 0: its covariance is known
 
     def __init__(

@@ -22,6 +22,8 @@ class Inequality:
         The name of the field, in a state of several.
     """
 
+    kind = "inequality"
+
     def __init__(self, label: str, of: str) -> None:
         self.label, self.of = label, check.name("of", of)
 

@@ -129,6 +129,7 @@ class Law:
         x and rule of an integral over one axis.
     """
 
+    kind = "linear"
     rounding = EPS  # of the values when they were given, as a share
 
     def __init__(

@@ -35,6 +35,7 @@ class Map(Node):
     is_difference: bool = False  # whether S of independent points has five diagonals
     is_sum_along: bool = False  # whether a row is one sum along the last axis
     is_shared_sum: bool = False  # whether a row is one sum, with the same weights at every place
+    reads_time: bool = False  # whether time is the first of the axes that a row reads
 
     def apply(self, u: Tensor) -> Tensor:  # (*more, *places, *space) -> (*more, *places, *rows)
         return self.on(u.shape).apply(u)
@@ -194,7 +195,8 @@ class Select(Map):
     def __init__(self, axis: int, entries: tuple[int, ...] | int, size: int = 0) -> None:
         """axis: from the end. size: of the axis, known after `on`."""
         self.axis, self.entries, self.size, self.dims = axis, entries, size, -axis
-        self.row_names = ("point",) * (self.dims - isinstance(entries, int))
+        self.reads_time = isinstance(entries, int)
+        self.row_names = ("point",) * (self.dims - self.reads_time)
 
     def apply(self, u: Tensor) -> Tensor:
         if isinstance(self.entries, int):
@@ -249,7 +251,7 @@ class Matrix(Map):
     def __init__(self, matrix: Tensor, sizes: tuple[int, ...]) -> None:
         self.sizes, self.dims = sizes, len(sizes)
         self.loose = ("matrix",) if matrix.ndim == 2 else ()
-        self.is_local = matrix.layout != torch.strided
+        self.is_local, self.reads_time = matrix.layout != torch.strided, self.dims > 1
         self.matrix, self.rows_of_place = matrix, (matrix.shape[-2],)
 
     def apply(self, u: Tensor) -> Tensor:

@@ -44,6 +44,8 @@ class NonlinearLaw:
         What errors call it.
     """
 
+    kind = "nonlinear"
+
     def __init__(
         self, function: Function, value: Tensor, noise: Tensor, batch_dims: int, of: str, label: str
     ) -> None:

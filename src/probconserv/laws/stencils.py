@@ -233,12 +233,17 @@ class RowStencil(Stencil):
     loose = ()
 
 
-def between_rows(maps: Sequence[Stencil], variances: Sequence[Tensor], noise: Tensor) -> RowStencil:
-    """S = G D G^T + noise of independent points, from rows to rows.
+def between_rows(
+    every: Sequence[Map], variances: Sequence[Tensor], noise: Tensor
+) -> RowStencil | None:
+    """S = G D G^T + noise of independent points, from rows to rows; None if a map is no stencil.
 
     S(i, i + d) is the sum of c_o(i) D(i + o) c_p(i + d) over the offsets with o - p = d: of the
     points that both rows read.
     """
+    maps = [m for m in every if isinstance(m, Stencil)]
+    if len(maps) < len(every):
+        return None
     own, dims = maps[0].grid.between_rows, maps[0].dims
 
     def terms() -> Iterator[tuple[Offset, Tensor]]:  # one at a time: each is as large as the rows

@@ -18,18 +18,17 @@ from ..support.checks import broadcast_shapes, concrete
 from ..support.slices import may_overwrite
 from ..support.tree import Node
 
-SLIGHT = 100.0  # growth that need not be looked at line by line
 SMALL = 400_000  # entries of dense matrices up to which no loop along rows is worth its steps
 
 
 class Pentadiagonal(Node, ABC):
     """S for one G and many D. `weights`: the three entries of each row of G, (3, K)."""
 
-    stacked: tuple[str, ...] = ("variance",)
+    stacked: tuple[str, ...] = ("variance", "noise")
     loose = ("weights",)
 
-    def __init__(self, variance: Tensor, weights: Tensor) -> None:
-        self.variance, self.weights = variance, weights
+    def __init__(self, variance: Tensor, weights: Tensor, noise: Tensor) -> None:
+        self.variance, self.weights, self.noise = variance, weights, noise
 
     @property
     @abstractmethod
@@ -37,9 +36,17 @@ class Pentadiagonal(Node, ABC):
         """The variance of each row given those before it, 0 for rows that are dropped."""
 
     @property
-    def growth(self) -> Tensor | float:  # (*lead), or one number that is no less
+    def most_growth(self) -> Tensor:
+        """One number that is no less than `growth`, and cheap."""
+        most = self.weights.square().sum(0).amax() * self.variance.amax() + self.noise.amax()
+        return most / self.pivots.amin()
+
+    @property
+    def growth(self) -> Tensor:  # (*lead)
         """The largest variance of a row over its pivot: the rounding of `explained` grows so."""
-        return 1.0
+        pivots, own = self.pivots, squared(self.variance, self.weights) + self.noise
+        share = torch.where(pivots == 0, 1.0, own / pivots)
+        return share.amax(0) if len(share) else share.sum(0)
 
     @property
     def log_det(self) -> Tensor:
@@ -90,7 +97,7 @@ class Small(Pentadiagonal):
     """As dense matrices, (*lead, K, K); no row is dropped."""
 
     def __init__(self, variance: Tensor, weights: Tensor, noise: Tensor) -> None:
-        super().__init__(variance, weights)
+        super().__init__(variance, weights, noise)
         main, first, second = (x.movedim(0, -1) for x in diagonals(variance, weights, noise))
         matrix = main.diag_embed()
         for k, x in ((1, first), (2, second)):
@@ -131,8 +138,7 @@ class Loop(Pentadiagonal):
     stacked = ("variance", "near", "far", "inverses", "noise")
 
     def __init__(self, variance: Tensor, weights: Tensor, noise: Tensor, floor: Tensor) -> None:
-        super().__init__(variance, weights)
-        self.noise = noise
+        super().__init__(variance, weights, noise)
         look = concrete(variance, weights, noise)
         self._sweep(noise, None if look else floor)
         if look and not _plainly_above(floor, self.inverses):
@@ -156,16 +162,6 @@ class Loop(Pentadiagonal):
                 pivot = torch.where(pivot > floor.expand(main.shape)[k], pivot, math.inf)
             inverses[k] = torch.reciprocal(pivot, out=inverses.out[k])
         self.near, self.far, self.inverses = near.joined(), far.joined(), inverses.joined()
-
-    @property
-    def growth(self) -> Tensor | float:
-        if not self.inverses.numel():
-            return 1.0
-        most = self.weights.square().sum(0).amax() * self.variance.amax() + self.noise.amax()
-        if most * self.inverses.amax() <= SLIGHT:
-            return SLIGHT
-        own = squared(self.variance, self.weights) + self.noise
-        return (own * self.inverses).amax(0)
 
     @property
     def pivots(self) -> Tensor:

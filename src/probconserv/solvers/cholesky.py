@@ -187,6 +187,11 @@ class Tree:
         self.gone = torch.cat(gone, -1).index_select(-1, self.place)
 
     @property
+    def numbers(self) -> int:
+        """How many it has."""
+        return sum(x.numel() for x in (*self.roots, *self.below))
+
+    @property
     def pivots(self) -> Tensor:  # (*lead, K)
         """The variance of each row given those taken before it; NaN or 0 if none is left."""
         each = [root.diagonal(dim1=-2, dim2=-1) for root in self.roots]

@@ -10,6 +10,7 @@ the independent rest. Both work on tuples of arrays, one for each field of a sta
 
 import math
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -25,14 +26,13 @@ from ..support.tree import Node
 from .banded import by_rows
 from .estimate import Estimate
 from .iterative import Iterative
-from .joint import Joint
+from .joint import Joint, surely
 from .shared import Shared
-from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, much_left, share_no_point, summed
-from .tridiagonal import Tridiagonal, chained
+from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, share_no_point
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
-LITTLE_WORK = 1 << 31  # products up to which they are if they form no chain of times
-MOST_WORK = 1 << 36  # the same of fields with shared directions, which have no sparse factor
+LITTLE_WORK = 1 << 31  # products up to which all are
+MOST_WORK = 1 << 36  # the same where there is no sparse factor: shared directions, or on a GPU
 MOST_MEMORY = 1 << 25  # numbers in all matrices, the same
 MANY = 32  # matrices of five diagonals that are worth a loop along their rows
 FEW = 16  # joint rows up to which a traced computation takes the dense system
@@ -111,7 +111,7 @@ class Chain(Node):
     def weighed(self, u: Fields, residuals: Sequence[Tensor]) -> Tensor | None:
         """How far noisy rows of the last stage are from G u - b = sigma^2 lambda, beside sizes."""
         last = self.stages[-1]
-        if not isinstance(last, Joint | Tridiagonal) or not any_of(last.noise > 0):
+        if not isinstance(last, Joint) or not any_of(last.noise > 0):
             return None
         return (last.residual(u) - last.noise * last.multiplier(residuals[-1])) * (last.noise > 0)
 
@@ -142,42 +142,30 @@ class Chain(Node):
 
     @property
     def variance(self) -> Fields:
-        found = self.covariance.variance
-        if self.is_banded:
-            if not concrete(*found):
+        found: Fields = self.covariance.variance
+        if not self.bands or not concrete(*found):
+            return found
+        bands = [stage for stage in self.stages if isinstance(stage, Banded)]
+        if all(stage.matrix.noise.numel() for stage in bands):
+            most = max(float(stage.matrix.most_growth) for stage in bands)
+            least = max(SURE, HALF_THE_DIGITS * most)
+            pairs = zip(found, self.root.variance, strict=True)
+            if all(not v.numel() or bool(v.amin() >= least * d.amax()) for v, d in pairs):
                 return found
-            before = next(s.prior.variance for s in self.stages if isinstance(s, Banded))
-            triples = [*zip(found, before, self._least_sure(), strict=True)]
-            if all(much_left(*each) for each in triples):
-                return found
-            lost = [v < share * d for v, d, share in triples]
-            if any(map(any_of, lost)):
-                return self._densely(found, lost)
-        return found
+        lost = [v < SURE * d for v, d in zip(found, self.root.variance, strict=True)]
+        for stage in bands:
+            i, share = stage.field, HALF_THE_DIGITS * stage.matrix.growth[..., None]
+            lost[i] = lost[i] | (found[i] < share * self.root.variance[i])
+        return surely(self.laws, self.root, self.lead, found, self.without_known(lost))
 
-    def _least_sure(self) -> list[Tensor]:
-        """Of the variances of each field, the share below which what bands leave is not sure."""
-        least = [torch.tensor(SURE, dtype=v.dtype, device=v.device) for v in self.root.variance]
+    def without_known(self, lost: Sequence[Tensor]) -> list[Tensor]:
+        """Less the points of which values at single points leave nothing: that is sure."""
+        found = list(lost)
         for stage in self.stages:
-            if isinstance(stage, Banded):
-                grown = torch.as_tensor(stage.matrix.growth, device=least[0].device)
-                own = (HALF_THE_DIGITS * grown.detach()).clamp_min(SURE)
-                least[stage.field] = own[..., None] if own.ndim else own
-        return least
-
-    def _densely(self, found: Fields, lost: Sequence[Tensor]) -> Fields:
-        """Parts where next to nothing is left, with dense matrices."""
-        shapes = [v.shape for v in found]
-        lead = min([shared_axes(shapes), *(rows.places(shapes) for rows in self.laws)])
-        new = [v.clone() for v in found]
-        hard = torch.stack([summed(x, lead) > 0 for x in lost]).any(0)
-        for index in hard.nonzero().tolist():
-            at = tuple(index)
-            laws = tuple(rows._at(at) for rows in self.laws)
-            part = Chain(laws, self.root._at(at), 0, banded=False).variance
-            for v, p in zip(new, part, strict=True):
-                v[at] = p
-        return tuple(new)
+            if isinstance(stage, SinglePoints):
+                triples = zip(found, stage.left.variance, self.root.variance, strict=True)
+                found = [x & ((left > 0) | (d == 0)) for x, left, d in triples]
+        return found
 
     def draw(self, normals: Normals) -> Fields:
         """Draws about 0 of what is left."""
@@ -188,18 +176,16 @@ class Chain(Node):
     def square(self, residuals: Sequence[Tensor], lead: int) -> Tensor:  # (*lead)
         """(G mu - b)^T S^-1 (G mu - b) of all rows, which is how implausible b is."""
         pairs = zip(self.stages, residuals, strict=True)
-        first, *rest = (stage.square(r, lead) for stage, r in pairs)
-        return sum(rest, start=first)
+        return reduce(torch.add, [stage.square(r, lead) for stage, r in pairs])
 
     def log_norm(self, lead: int) -> Tensor:  # (*lead)
         """log det(2 pi S) of all rows that are kept."""
-        first, *rest = (stage.log_norm(lead) for stage in self.stages)
-        return sum(rest, start=first)
+        return reduce(torch.add, [stage.log_norm(lead) for stage in self.stages])
 
     def count(self, lead: int) -> Tensor:  # (*lead)
         """How many rows are kept."""
         kept = [stage.over((~stage.dropped).double(), lead).sum(-1) for stage in self.stages]
-        return sum(kept[1:], start=kept[0])
+        return reduce(torch.add, kept)
 
 
 def solve(
@@ -225,8 +211,12 @@ def solve(
 
 def free_axes(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes number parts that no law ties together; all fields share them."""
-    tied = [rows.places(shapes) for rows in laws if not rows.map.is_points]
-    return min([shared_axes(shapes), *tied])
+    free = shared_axes(shapes)
+    for rows in laws:
+        m = rows.map
+        if not m.is_points:
+            free = min(free, len(shapes[rows.first]) - m.dims)
+    return free
 
 
 def _single(
@@ -278,14 +268,11 @@ def _general(
             return Numbers(first, prior, root)
     if isinstance(root, Independent):
         lead = free_axes(laws, root.shapes)
-    if not _many(laws, root.shapes):
-        return Joint(laws, prior, root, lead)
-    if isinstance(root, Independent) and chained(laws, root.shapes, lead):
-        return Tridiagonal(laws, prior, root, lead)
-    most = MOST_WORK if isinstance(root, Correlated) else LITTLE_WORK
-    if MOST_DENSE and _fits(laws, root.shapes, most):
-        return Joint(laws, prior, root, lead)
-    return Iterative(laws, prior, root, lead, slack)
+    has_factor = isinstance(root, Independent) and laws[0].value.is_cpu
+    most = LITTLE_WORK if has_factor else MOST_WORK
+    if _many(laws, root.shapes) and not (MOST_DENSE and _fits(laws, root.shapes, most)):
+        return Iterative(laws, prior, root, lead, slack)
+    return Joint(laws, prior, root, lead)
 
 
 def _many(laws: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> bool:

@@ -44,12 +44,29 @@ class Entries:
         leads = [v.shape[:-1] for _, _, v in found] + [b.shape[:-2] for _, _, b in self.blocks]
         self.lead = broadcast_shapes(*leads)
         none = torch.zeros(0, dtype=torch.int64, device=device)
-        self.rows = torch.cat([none, *(rows for rows, _, _ in found)])
-        self.points, order = torch.cat([none, *(p for _, p, _ in found)]).sort(stable=True)
-        empty = torch.zeros(*self.lead, 0, dtype=torch.float64, device=device)
-        every = [v.expand(*self.lead, -1).to(device) for _, _, v in found]
-        self.rows, self.values = self.rows[order], torch.cat([empty, *every], -1)[..., order]
-        self.starts = torch.searchsorted(self.points, torch.arange(self.size + 1, device=device))
+        self._take([(none, none, torch.zeros(0, dtype=torch.float64, device=device)), *found])
+
+    def _take(self, found: Sequence[tuple[Tensor, Tensor, Tensor]]) -> None:
+        """Rows, points and values of entries, to be sorted by point."""
+        rows, points, values = zip(*found, strict=True)
+        self.points, order = torch.cat(points).sort(stable=True)
+        every = [v.expand(*self.lead, -1).to(order.device) for v in values]
+        self.rows, self.values = torch.cat(rows)[order], torch.cat(every, -1)[..., order]
+        ends = torch.arange(self.size + 1, device=order.device)
+        self.starts = torch.searchsorted(self.points, ends)
+
+    def without_blocks(self) -> "Entries":
+        """The same, with what is not 0 in full rows among the entries."""
+        if not self.blocks:
+            return self
+        new, found = copy.copy(self), [(self.rows, self.points, self.values)]
+        new.blocks = ()
+        for row, point, full in self.blocks:
+            there = (full != 0).reshape(-1, *full.shape[-2:]).any(0)
+            k, j = there.nonzero().unbind(-1)
+            found.append((row + k, point + j, full[..., k, j]))
+        new._take(found)
+        return new
 
     def scaled(self, pick: Callable[[Tensor, int], Tensor], rows: Tensor, points: Tensor) -> Self:
         """Those of some parts, in other units. pick: these parts; it is told the axes behind."""
@@ -162,6 +179,11 @@ class Entries:
         for start in range(0, self.size, step):
             at = slice(start, min(start + step, self.size))
             yield at, self._columns(at)
+
+    @property
+    def matrix(self) -> Tensor:  # (*lead, K, P)
+        """All of it."""
+        return self._columns(slice(0, self.size))
 
     def _columns(self, at: slice) -> Tensor:
         whole = [full for _, _, full in self.blocks if full.shape[-2:] == (self.count, self.size)]

@@ -31,8 +31,9 @@ from .stages import Together, minus, summed
 
 REFINEMENTS = 4  # at most; one is always made
 LIMIT = 10_000  # iterations
-FEW = 100  # after which the factor is tried
+MANY = 100  # iterations: where they would be more the factor is taken, if it is not too large
 LOOK = 4  # iterations from one look at the rows to the next
+SOON = 16  # iterations after which it is seen how many there will be
 DIVERGED = 1e8  # times the least that rows were off by: they contradict each other
 
 
@@ -64,10 +65,6 @@ class Iterative(Together):
             self.inverses = tuple(_inverse(matrix, d) for matrix, d in pairs)
         self.is_hard = False  # whether many iterations were needed, so that the factor is taken
 
-    def of(self, prior: Independent) -> "Iterative":
-        """The same rows, of other fields."""
-        return Iterative(self.rows, prior, prior, self.lead)
-
     @property
     def own(self) -> Fields:
         """The variance of each point alone."""
@@ -80,11 +77,8 @@ class Iterative(Together):
     def matrix(self, law: int) -> Stencil | None:
         """S of independent points, from rows to rows of one law whose maps are stencils."""
         both = zip(self.rows[law].maps, self.own, strict=True)
-        pairs = [(m, v) for m, v in both if m is not None]
-        maps = [m for m, _ in pairs if isinstance(m, Stencil)]
-        if len(maps) < len(pairs):
-            return None
-        return between_rows(maps, [v for _, v in pairs], self.parts(self.noise)[law])
+        maps, variances = zip(*[(m, v) for m, v in both if m is not None], strict=True)
+        return between_rows(maps, variances, self.parts(self.noise)[law])
 
     def product(self, v: Tensor) -> Tensor:
         """S v, of this stage as it is."""
@@ -182,17 +176,18 @@ class Iterative(Together):
 
     def iterated(self, r: Tensor, tolerance: Tensor) -> Tensor:
         """S^-1 r by conjugate gradients; where they take many iterations, with the factor."""
-        given = r, tolerance, self.diagonal
+        given = self.product, self.approximate, r, tolerance, self.diagonal
         if not self.is_hard:
-            found, count = conjugate_gradients(self.product, self.approximate, *given, FEW)
+            found, count = conjugate_gradients(*given, self._takes_factor)
             self.iterations += count
-            if count < FEW:
-                return found
-            self.is_hard = True
-        look = LOOK if self.direct is None else 1
-        found, count = conjugate_gradients(self.product, self.approximate, *given, LIMIT, look)
-        self.iterations += count
+        if self.is_hard:
+            found, count = conjugate_gradients(*given, look=1)
+            self.iterations += count
         return found
+
+    def _takes_factor(self) -> bool:
+        self.is_hard = self.direct is not None
+        return self.is_hard
 
     def relative(self, r: Tensor) -> Tensor:
         """What rows may miss, beside the size of r as a whole: for what has units of its own."""
@@ -227,8 +222,7 @@ class Iterative(Together):
     @property
     def estimate(self) -> tuple[Estimate, ...] | None:
         """How the variance of each field was estimated; None where it is exact."""
-        errors = self._answer[1]
-        return None if errors is None else tuple(Estimate(*each) for each in errors)
+        return self._answer[1]
 
     def _factor(self) -> Direct:
         if self.known is None:
@@ -324,14 +318,14 @@ def conjugate_gradients(
     r: Tensor,
     tolerance: Tensor,
     diagonal: Tensor,
-    limit: int,
+    stops: Callable[[], bool] = lambda: False,
     look: int = LOOK,
 ) -> tuple[Tensor, int]:
     """S^-1 r (*more, *lead, K) for all right sides at once, and how many iterations it took.
 
     A system stops when each of its rows is within its tolerance, or when it comes no nearer: rows
     that contradict each other drive it away again. What came nearest is returned. Rows without
-    variance take no part.
+    variance take no part. stops: asked where many iterations are to come.
     """
     r = r.expand(broadcast_shapes(r.shape, tolerance.shape)) * (diagonal > TINY)
     x = nearest = torch.zeros_like(r)
@@ -339,8 +333,9 @@ def conjugate_gradients(
     p, rz = z.clone(), _dot(r, z)
     least = torch.full_like(rz, torch.inf)
     free = rz > 0  # whether something can be moved
+    first: float | None = None  # how many digits are to be gained
     with Ticker() as ticker:
-        for iteration in range(limit + 1):
+        for iteration in range(LIMIT + 1):
             if iteration % look == 0:
                 off = _off_by(r, tolerance).amax(-1, keepdim=True)
                 nearest = torch.where(off < least, x, nearest)
@@ -349,6 +344,11 @@ def conjugate_gradients(
                 if not bool((going & free).any()):
                     break
                 worst = float(off.max())
+                first = first or math.log(worst)
+                gained = first - math.log(worst)  # less than 0 where it drives away
+                slow = iteration >= MANY or iteration * first >= MANY * gained
+                if iteration >= SOON and slow and stops():
+                    break
                 ticker.say(f"iteration {iteration}: the worst row is at {worst:.0e} of its goal")
             q = product(p)
             pq = _dot(p, q)

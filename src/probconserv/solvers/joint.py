@@ -30,6 +30,7 @@ HALF = 0.5  # the most of that, if there are many points
 AFFORDED = 1 << 24  # entries times points up to which all may be computed as sums of squares
 MILD = 1e4  # growth of rounding up to which entries of S^-1 have digits enough
 STEPS = 9  # corrections of lambda at most
+AT_ONCE = 1 << 25  # rows times points that are solved again together
 
 
 class Joint(Together):
@@ -221,6 +222,29 @@ def with_care(joint: Joint, entries: Entries, left: Tensor, before: Tensor, sure
     new = shares.reshape(left.shape)
     new = torch.where(new == 0, 0.0, before.detach() * new + (left - left.detach()))
     return torch.where(doubt, new, left)
+
+
+def surely(
+    laws: tuple[Rows, ...], root: Any, lead: int, found: Fields, lost: Sequence[Tensor]
+) -> Fields:
+    """`found`, what laws leave, and where it is lost in rounding what dense matrices say.
+
+    lead: how many first axes number the parts.
+    """
+    if not any(map(any_of, lost)):
+        return found
+    laws = tuple(law.over(root.shapes, lead) for law in laws)
+    hard = torch.stack([summed(x, lead) > 0 for x in lost]).any(0)
+    rows = sum(math.prod(law.row_shape(root.shapes)[lead:]) for law in laws)
+    each = rows * sum(math.prod(shape[lead:]) for shape in root.shapes)
+    new = [v.clone() for v in found]
+    for some in hard.nonzero().split(max(1, AT_ONCE // max(each, 1))):
+        at = some.unbind(-1)
+        part = root._at(at)
+        again = Joint(tuple(law._at(at) for law in laws), part, part, min(lead, 1)).variance
+        for v, x, w in zip(new, lost, again, strict=True):
+            v[at] = torch.where(x[at], w, v[at])
+    return tuple(new)
 
 
 class System:

@@ -14,13 +14,11 @@ from ..support.checks import any_of, concrete
 from ..support.tolerances import FIXED, SURE
 from ..support.tree import Node, once
 from .estimate import Estimate, diluted
-from .joint import Joint
-from .stages import SinglePoints, Stage, summed, thin, without_rounding
+from .joint import Joint, surely
+from .stages import Stage, summed, thin, without_rounding
 
 if TYPE_CHECKING:
     from .engine import Chain
-
-MOST_NUMBERS = 1 << 25  # of rows at points, up to which variances are computed a second time
 
 
 class Shared(Node):
@@ -44,7 +42,7 @@ class Shared(Node):
             dropped = look and any_of(stage.dropped)
             if dropped or stage is not chain.stages[-1]:
                 u = stage.shift(u, r)
-            self.thin = self.thin or (look and thin(stage, r))
+            self.thin = self.thin or (look and (thin(stage, r) or _nearly_repeats(stage)))
             self.thin = self.thin or (dropped and any_of(stage.dropped & _moves(stage, u)))
         self.latent = LatentPosterior(torch.cat(white, -1).movedim(0, -2))
 
@@ -108,20 +106,12 @@ class Shared(Node):
     def variance(self) -> Fields:
         pairs = zip(self.chain.variance, self.shared.variance, strict=True)
         found = tuple(v + s for v, s in pairs)
-        if not concrete(*found):
+        if not concrete(*found) or self.chain.is_iterative:  # which has looked itself
             return found
         simple, pairs = self.chain.is_simple, zip(found, self.root.variance, strict=True)
         lost = [(v < SURE * d) & ((v > 0) | (not simple)) for v, d in pairs]  # its zeros are sure
-        known = [s for s in self.chain.stages if isinstance(s, SinglePoints)]
-        for stage in known:  # they are sure too
-            triples = zip(lost, stage.left.variance, self.chain.root.variance, strict=True)
-            lost = [x & ((left > 0) | (rest == 0)) for x, left, rest in triples]
-        many = self.latent.seen.shape[-1] * sum(v.numel() for v in found) > MOST_NUMBERS
-        if many or not any(map(any_of, lost)):
-            return found
-        root = self.root.exactly()
-        again = Joint(self.chain.laws, root, root, self.lead).variance
-        return tuple(torch.where(x, w, v) for x, v, w in zip(lost, found, again, strict=True))
+        lost = self.chain.without_known(lost)
+        return surely(self.chain.laws, self.root.exactly(), self.lead, found, lost)
 
     @property
     def has_estimated(self) -> bool:
@@ -145,6 +135,11 @@ class Shared(Node):
 
     def count(self, lead: int) -> Tensor:
         return self.chain.count(lead)
+
+
+def _nearly_repeats(stage: Stage) -> bool:
+    """Whether rows lose digits in the rest that directions may still tell apart."""
+    return isinstance(stage, Joint) and stage.factor.order is not None
 
 
 def _moves(stage: Stage, u: Fields) -> Tensor:

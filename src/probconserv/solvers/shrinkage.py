@@ -35,13 +35,13 @@ class Mix(NamedTuple):
 
 def shrinks(field: Field) -> bool:
     """Whether a field is an ensemble of which part is taken as chance."""
-    return isinstance(field, LowRank) and field.shrinkage != 0
+    return field.shrinkage != 0
 
 
 def shrunk(prior: Any, laws: Sequence[Rows]) -> Any:
     """A field or a state, with part of each ensemble's covariance replaced by one correlation."""
     fields = prior.parts
-    if not [field for field in fields if shrinks(field)]:
+    if not any(map(shrinks, fields)):
         return prior
     every, found = range(len(fields)), list(fields)
     for group in [every] if prior.shared else [[i] for i in every]:

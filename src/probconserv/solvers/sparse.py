@@ -16,7 +16,16 @@ from ..fields.covariances import Fields, Independent
 from ..laws.law import Rows
 from ..support.checks import concrete
 from ..support.progress import Ticker
-from ..support.tolerances import CONVERGED, DEPENDENT, FIXED, FOLLOWS, INDEPENDENT, TINY
+from ..support.tolerances import (
+    CONVERGED,
+    DEPENDENT,
+    FIXED,
+    FOLLOWS,
+    HALF_THE_DIGITS,
+    INDEPENDENT,
+    LEAKED,
+    TINY,
+)
 from .cholesky import MOST_NUMBERS, Order, Tree, fronts, parents
 from .entries import Entries
 from .stages import minus, summed
@@ -26,8 +35,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 100_000  # of one part
 MOST_PAIRS = 1 << 24  # of rows that read the same point, in all parts
-MOST_AGAIN = 2000  # points whose variance is computed as a sum of squares
+MOST_AGAIN = 1 << 34  # numbers of the factor, times points whose variance is a sum of squares
 HALF = 0.5  # the most of it
+STEPS = 9  # corrections of lambda at most
 AT_ONCE = 1 << 22  # numbers that are worked on at a time
 
 
@@ -46,34 +56,26 @@ class Pairs(NamedTuple):
 
 
 def pairs(laws: Sequence[Rows], shapes: Sequence[Sequence[int]], noise: Tensor) -> Pairs | None:
-    """All pairs of entries at one point; None where they are too many, or not known."""
+    """All pairs of entries at one point; None where they are too many."""
     lead, count = noise.ndim - 1, noise.shape[-1]
-    known = Entries(laws, shapes, lead)
-    if known.blocks:
+    known = Entries(laws, shapes, lead).without_blocks()
+    rows, own = known.rows, torch.arange(count)
+    if int(known.starts.diff().square().sum()) * noise[..., 0].numel() > MOST_PAIRS:
         return None
-    rows, points, values = known.rows, known.points, known.values
-    row, (_, sizes) = rows.numpy(), np.unique(points.numpy(), return_counts=True)
-    total = int((sizes**2).sum())
-    if total * noise[..., 0].numel() > MOST_PAIRS:
-        return None
-    each, ends = np.repeat(sizes, sizes), np.cumsum(np.repeat(sizes, sizes))
-    one = np.repeat(np.arange(len(row)), each)
-    other = np.arange(total) - np.repeat(ends - each, each)
-    other += np.repeat(np.repeat(np.cumsum(sizes) - sizes, sizes), each)
-    some = row[one] >= row[other]
-    one, other = one[some], other[some]
-    own = np.arange(count)
-    keys = np.concatenate([row[one] * count + row[other], own * (count + 1)])
-    slots, slot = np.unique(keys, return_inverse=True)
-    times = 1.0 + (row[one] > row[other])
-    lower = np.stack([slots // count, slots % count])
-    pair, diagonal = slot[: len(one)], slot[len(one) :]
-    arrays = (torch.from_numpy(x) for x in (one, other, pair, times, diagonal))
-    return Pairs(rows, points, values, lower, *arrays)
+    none = torch.zeros(0, dtype=torch.int64)
+    one, other = map(torch.cat, zip((none, none), *known.pairs(), strict=True))
+    turned = rows[one] < rows[other]
+    one, other = torch.where(turned, other, one), torch.where(turned, one, other)
+    keys = torch.cat([rows[one] * count + rows[other], own * (count + 1)])
+    slots, slot = keys.unique(return_inverse=True)
+    lower = torch.stack([slots // count, slots % count]).numpy()
+    pair, diagonal = slot.split([len(one), count])
+    times = 1.0 + (one != other).double()
+    return Pairs(rows, known.points, known.values, lower, one, other, pair, times, diagonal)
 
 
 def direct(stage: "Iterative") -> "Direct | None":
-    """The factor of S; None where it would have too many numbers, or its entries are not known."""
+    """The factor of S; None where it would have too many numbers."""
     prior, noise = stage.prior, stage.noise
     if not isinstance(prior, Independent) or not concrete(noise, *prior.variance):
         return None
@@ -174,7 +176,8 @@ class Direct:
         units = self.noise.new_zeros(len(rows), *self.noise.shape)
         units[torch.arange(len(rows)), ..., rows] = 1.0
         left = units - stage.each(self.solve, stage.product(units))
-        return _squares(stage, stage.adjoint(left), left)
+        own, noise = _squares(stage, stage.adjoint(left), left)
+        return own + noise
 
     def _shared(self, work: Callable[[Tensor], Tensor], r: Tensor) -> Tensor:
         if not self.shared:
@@ -227,43 +230,55 @@ def variance(stage: "Iterative", factor: Direct) -> Fields | None:
     sizes = [v[(0,) * lead].numel() for v in before]
     flat = torch.cat([v.reshape(*v.shape[:lead], -1) for v in before], -1)
     share = 1 - flat * explained
-    doubt = (share < (CONVERGED * grown).clamp_max(HALF)) & (flat > 0)
+    doubt = (share < (HALF_THE_DIGITS * grown).clamp_max(HALF)) & (flat > 0)
     again = doubt.flatten(0, -2).any(0) if lead else doubt
     found, points = flat * share, again.nonzero()[:, 0]
-    if len(points) > MOST_AGAIN:
+    if len(points) * factor.plain.numbers > MOST_AGAIN:
         return None
     with Ticker() as ticker:
         for number, some in enumerate(points.split(max(1, AT_ONCE // max(flat.numel(), 1)))):
             ticker.say(f"variance of {number * len(some):,} of {len(points):,} points")
-            left = _some(stage, some, sizes)
-            old = flat.index_select(-1, some)
-            fixed = (left <= FIXED * old) & bool((stage.noise == 0).any())
-            left = torch.where(fixed, 0.0, left)
+            left = _some(stage, factor, some, sizes)
             picked = torch.where(doubt[..., some], left, found.index_select(-1, some))
             found = found.index_copy(-1, some, picked)
     pairs = zip(found.split(sizes, -1), before, strict=True)
     return tuple(part.reshape(v.shape) for part, v in pairs)
 
 
-def _some(stage: "Iterative", points: Tensor, sizes: Sequence[int]) -> Tensor:  # (*lead, N)
-    """What the rows leave of some points, as a sum of squares."""
+def _some(
+    stage: "Iterative", factor: Direct, points: Tensor, sizes: Sequence[int]
+) -> Tensor:  # (*lead, N)
+    """What the rows leave of some points, as a sum of squares, which is least at the right lambda.
+
+    0 where exact rows fix the point.
+    """
     count, lead, variances = len(points), stage.lead, stage.prior.variance
-    units = torch.zeros(count, sum(sizes), dtype=torch.float64)
-    units[torch.arange(count), points] = 1.0
-    units_of_fields = tuple(
+    flat = torch.zeros(count, sum(sizes), dtype=torch.float64)
+    flat[torch.arange(count), points] = 1.0
+    units = tuple(
         part.reshape(count, *[1] * lead, *d.shape[lead:]).expand(count, *d.shape)
-        for part, d in zip(units.split(sizes, -1), variances, strict=True)
+        for part, d in zip(flat.split(sizes, -1), variances, strict=True)
     )
-    seen = stage.residual(stage.prior.times(units_of_fields), value=False)
-    multiplier = stage.multiplier(seen)
-    multiplier = multiplier + stage.multiplier(seen - stage.product(multiplier))
-    return _squares(stage, minus(units_of_fields, stage.adjoint(multiplier)), multiplier)
+    with torch.no_grad():
+        along = stage.noise.new_zeros(count, *stage.noise.shape)
+        (before, _), w = _squares(stage, units, along), units
+        best = torch.full_like(before, torch.inf)
+        for _ in range(STEPS):
+            r = stage.residual(stage.prior.times(w), value=False) - stage.noise * along
+            along = along + stage.each(factor.solve, r)
+            w = minus(units, stage.adjoint(along))
+            own, noise = _squares(stage, w, along)
+            if bool((own + noise >= (1 - CONVERGED) * best).all()):
+                break
+            best = torch.fmin(own + noise, best)
+        fixed = (own <= FIXED * before) & (noise <= LEAKED * before)
+    own, noise = _squares(stage, minus(units, stage.adjoint(along)), along)
+    return torch.where(fixed & bool((stage.noise == 0).any()), 0.0, own + noise)
 
 
-def _squares(stage: "Iterative", w: Fields, along: Tensor) -> Tensor:  # (*lead, N)
-    """D w^2 + sigma^2 lambda^2, summed."""
-    total = (stage.noise * along.square()).sum(-1)
-    for x, d in zip(w, stage.prior.variance, strict=True):
-        if x is not None:
-            total = total + summed(d * x.square(), 1 + stage.lead)
-    return total.movedim(0, -1)
+def _squares(stage: "Iterative", w: Fields, along: Tensor) -> tuple[Tensor, Tensor]:  # (*lead, N)
+    """w^T D w, and |sigma lambda|^2."""
+    each = zip(w, stage.prior.variance, strict=True)
+    own = sum(summed(d * x.square(), 1 + stage.lead) for x, d in each if x is not None)
+    noise = (stage.noise * along.square()).sum(-1)
+    return (own + torch.zeros_like(noise)).movedim(0, -1), noise.movedim(0, -1)

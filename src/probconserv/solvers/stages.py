@@ -189,7 +189,8 @@ class Numbers(ByRow):
             return tuple(
                 x if v is None else torch.addcmul(x, c, v, value=-1) for x, c, v in triples
             )
-        each = zip(u, self.prior.variance, sent, self._maps, strict=True)
+        maps: tuple[Any, ...] = self.rows[0].maps
+        each = zip(u, self.prior.variance, sent, maps, strict=True)
         return tuple(
             [x if v is None else by_slices(_moved, x, d, v, m.weights) for x, d, v, m in each]
         )
@@ -197,15 +198,11 @@ class Numbers(ByRow):
     def square(self, r: Tensor, lead: int) -> Tensor:
         return summed(r.square() * self.inverse, lead)
 
-    @property
-    def _maps(self) -> tuple[Any, ...]:
-        """`Disjoint` each, or None."""
-        return self.rows[0].maps
-
     def _at_points(self, v: Tensor) -> Fields:
-        present = self.rows[0].present
-        v = v if present is None else v * present
-        return tuple([None if m is None else m.at_points(v) for m in self._maps])
+        (rows,) = self.rows
+        v = v if rows.present is None else v * rows.present
+        maps: tuple[Any, ...] = rows.maps
+        return tuple([None if m is None else m.at_points(v) for m in maps])
 
     @property
     def variance(self) -> Fields:
@@ -407,8 +404,3 @@ def thin(stage: Stage, r: Tensor) -> bool:
     if isinstance(stage, ByRow):  # noise of rows that do not see each other is variance enough
         thin = thin & stage.exact
     return any_of(thin)
-
-
-def much_left(left: Tensor, before: Tensor, share: Tensor) -> bool:
-    """Whether the least of what is left is more than a share of the largest variance before."""
-    return not left.numel() or bool(left.amin() >= share.amax() * before.amax())

@@ -57,7 +57,7 @@ def numbers(*scalars: Tensor) -> list[float]:
     """Tensors without axes as numbers; a GPU is waited for once."""
     if scalars[0].is_cuda:
         return torch.stack(scalars).tolist()
-    return [t.item() for t in scalars]
+    return [*map(Tensor.item, scalars)]
 
 
 def any_of(x: Tensor) -> bool:

@@ -14,11 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from .arrays import functions_of
-from .tolerances import TINY
+from .tolerances import GRAIN, MET, TINY
 
 MOST = 200  # steps; Newton takes about five, halving a bracket about sixty
-NEAR = 1e-14  # of its terms: a row that misses by less is met
-GRAIN = 4e-16  # of mu: two that are closer are the same
 
 
 def solved_by_row(own: Any, noise: Any, floor: Any = TINY) -> tuple[Any, Any]:
@@ -67,7 +65,7 @@ def root_of_falling(problem: Falling, mu: Any, low: Any = None, high: Any = None
         low, high = of.where(off > 0, mu, low), of.where(off < 0, mu, high)
         step, between = mu + off / slope, of.isfinite(low) & of.isfinite(high)
         same = abs(step - mu) <= GRAIN * abs(mu)
-        done = (abs(off) <= NEAR * size) | same | (high - low <= GRAIN * abs(mu))
+        done = (abs(off) <= MET * size) | same | (high - low <= GRAIN * abs(mu))
         outside = ~((step > low) & (step < high)) & ~done
         if number % 4 == 3:
             outside = outside | (~done & between)

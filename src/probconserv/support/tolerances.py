@@ -65,6 +65,14 @@ CERTAIN = 1e-10
 TINY = 1e-290
 """A variance of no more has no inverse that float64 can hold."""
 
+# Rows within bounds, a number for each.
+
+MET = 1e-14
+"""Of a row's terms: a total within bounds that is off by less is met."""
+
+GRAIN = 4e-16
+"""Of a multiplier: two that are closer are the same."""
+
 # Places, cells and files.
 
 CLOSES = 1e-6

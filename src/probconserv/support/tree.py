@@ -74,7 +74,8 @@ class Node:
         other = type(self).__new__(type(self))
         for name, value in self.__dict__.items():
             before = None if name in self.loose else int(name in self.stacked)
-            setattr(other, name, _changed(value, change, before))
+            one = change if isinstance(value, Tensor) else None
+            setattr(other, name, one(value, before) if one else _changed(value, change, before))
         return other
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Self:
@@ -99,13 +100,13 @@ class Node:
         return found
 
     def _at(self, index: tuple[Any, ...]) -> Self:
-        """The entries `index` of the first axes, whole numbers and slices."""
+        """The entries `index` of the first axes, whole numbers, slices or tensors of numbers."""
 
         def pick(t: Tensor, before: int | None) -> Tensor:
             if before is None:
                 return t
             sizes = t.shape[before : before + len(index)]
-            one = [0 if isinstance(i, int) else slice(None) for i in index]
+            one = [slice(None) if isinstance(i, slice) else i * 0 for i in index]
             own = [i if n != 1 else j for i, j, n in zip(index, one, sizes, strict=True)]
             return t[(*[slice(None)] * before, *own)]
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from ...support.rowwise import GRAIN, sums_by_label
-from ...support.tolerances import TINY
+from ...support.rowwise import sums_by_label
+from ...support.tolerances import GRAIN, TINY
 
 BEYOND = 1e-6  # of the range of all bends: so far beyond it a sum is a straight line
 ROUNDED = 1e-13  # of its terms: a row that misses by more is looked at again

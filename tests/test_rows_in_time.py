@@ -1,4 +1,4 @@
-"""Rows that reach from one time to the next, against the dense matrix of all rows."""
+"""Rows that reach from one time to the next, many, against the dense matrix of all rows."""
 
 import mpmath
 import pytest
@@ -6,7 +6,6 @@ import torch
 
 import probconserv as pc
 from probconserv.solvers import engine as _engine
-from probconserv.solvers import tridiagonal as _tridiagonal
 
 D = torch.float64
 
@@ -45,24 +44,18 @@ CASES = {
 
 
 @pytest.fixture
-def blocks(monkeypatch):
-    """All rows that can be are solved by blocks along time."""
+def many(monkeypatch):
+    """All rows are solved as if they were too many for a dense matrix."""
     monkeypatch.setattr(_engine, "MOST_DENSE", 0)
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES)
 def both(request, monkeypatch):
-    """The posterior by blocks, and by one dense matrix."""
+    """The posterior as of many rows, and by one dense matrix."""
     state, laws = made(**request.param)
     dense = pc.condition(state, *laws)
     monkeypatch.setattr(_engine, "MOST_DENSE", 0)
     return pc.condition(state, *laws), dense, laws
-
-
-def test_blocks_are_used(both):
-    way = both[0]._solved.way
-    last = getattr(way, "chain", way).stages[-1]
-    assert isinstance(last, _tridiagonal.Tridiagonal)
 
 
 @pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
@@ -84,7 +77,7 @@ def test_covariances_are_those_of_the_dense_matrix(both):
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
 
 
-def test_a_prior_that_knows_nothing_leaves_the_right_variance(blocks):
+def test_a_prior_that_knows_nothing_leaves_the_right_variance(many):
     """1e-12 of the prior is left: a difference would have four digits. The oracle has 60."""
     state, (law,) = made(wide=1e10, noise=0.01)
     sizes = {name: state[name].mean.numel() for name in state}
@@ -132,7 +125,7 @@ def test_rows_that_nearly_follow_from_others_leave_the_right_variance(monkeypatc
         torch.testing.assert_close(post[name].variance, dense[name].variance, rtol=1e-6, atol=1e-18)
 
 
-def test_a_flux_that_no_row_reads_keeps_its_variance(blocks):
+def test_a_flux_that_no_row_reads_keeps_its_variance(many):
     """Around a ring of one cell what leaves comes back."""
     mesh = pc.Mesh(x=[0.0, 1.0, 2.0], y=[0.0, 1.0], periodic=("x", "y"))
     state = pc.State(**{k: (torch.zeros(3, 2, 1).double(), 0.7) for k in ("u", "fx", "fy")})
@@ -141,13 +134,13 @@ def test_a_flux_that_no_row_reads_keeps_its_variance(blocks):
     assert (post["fx"].variance < 0.7).all()
 
 
-def test_every_draw_obeys_exact_budgets(blocks):
+def test_every_draw_obeys_exact_budgets(many):
     state, (law, start) = made(batch=(2,), extra=("start",))
     draws = pc.condition(state, law, start).sample(7, torch.Generator().manual_seed(0))
     assert float((law.residual(draws).abs() / law.magnitude(draws)).max()) < 1e-12
 
 
-def test_an_entry_is_the_posterior_of_that_entry(blocks):
+def test_an_entry_is_the_posterior_of_that_entry(many):
     state, laws = made(batch=(3,))
     one = pc.condition(state, *laws)[1]
     alone = pc.condition(state[1], *laws)
@@ -155,7 +148,7 @@ def test_an_entry_is_the_posterior_of_that_entry(blocks):
     torch.testing.assert_close(one["F"].variance, alone["F"].variance)
 
 
-def test_a_saved_posterior_answers_as_before(blocks, tmp_path):
+def test_a_saved_posterior_answers_as_before(many, tmp_path):
     state, laws = made()
     post = pc.condition(state, *laws)
     post.save(tmp_path / "post.safetensors")
@@ -165,7 +158,7 @@ def test_a_saved_posterior_answers_as_before(blocks, tmp_path):
     torch.testing.assert_close(again["F"].variance, post["F"].variance)
 
 
-def test_totals_that_follow_from_the_budgets_change_nothing(blocks):
+def test_totals_that_follow_from_the_budgets_change_nothing(many):
     """The total of a ring cannot change: at later times it follows from that of the first."""
     state, (law,) = made(extra=("ring",))
     mesh = pc.Mesh(x=[0.0, 0.5, 1.5, 1.8, 3.0, 3.1], periodic="x")
@@ -176,14 +169,14 @@ def test_totals_that_follow_from_the_budgets_change_nothing(blocks):
     torch.testing.assert_close(once["F"].variance, always["F"].variance, rtol=1e-9, atol=1e-11)
 
 
-def test_totals_that_contradict_the_budgets_are_refused(blocks):
+def test_totals_that_contradict_the_budgets_are_refused(many):
     state, (law,) = made(extra=("ring",))
     mesh = pc.Mesh(x=[0.0, 0.5, 1.5, 1.8, 3.0, 3.1], periodic="x")
     with pytest.raises(pc.errors.InfeasibleError, match="integral"):
         pc.condition(state, law, pc.integral(mesh, [2.0, 2.0, 2.5, 2.0], of="u"))
 
 
-def test_gradients_are_right(blocks):
+def test_gradients_are_right(many):
     state, (law,) = made()
     mean, flux = state["u"].mean, state["F"].mean
 
@@ -194,10 +187,3 @@ def test_gradients_are_right(blocks):
 
     inputs = mean.clone().requires_grad_(), state["u"].variance.clone().requires_grad_()
     assert torch.autograd.gradcheck(moments, inputs, atol=1e-6)
-
-
-def test_wide_meshes_are_left_to_others(blocks, monkeypatch):
-    monkeypatch.setattr(_tridiagonal, "WIDEST", 4)
-    state, laws = made()
-    post = pc.condition(state, *laws)
-    assert not isinstance(post._solved.way.stages[-1], _tridiagonal.Tridiagonal)
