@@ -6,7 +6,7 @@ from oracle import KINDS, LAWS, exact_residual, field_of, laws_of, normal, unifo
 from runs import Killed, killed_after, weights
 
 import probconserv as pc
-from probconserv.conditioning.nonlinear import linearised as _linearised
+from probconserv.conditioning.loop import linearised as _linearised
 from probconserv.data import Grids, Stream, draw
 from probconserv.experiments.paper import reproduce
 from probconserv.models import AttentiveNeuralProcess

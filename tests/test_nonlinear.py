@@ -9,8 +9,8 @@ from seeds import generator
 from torch import Tensor
 
 import probconserv as pc
-from probconserv.conditioning.nonlinear import linearised as _linearised
-from probconserv.conditioning.nonlinear.gauss_newton import MET as LAST
+from probconserv.conditioning.loop import linearised as _linearised
+from probconserv.conditioning.loop.gauss_newton import MET as LAST
 
 MET = LAST + 64 * torch.finfo(DOUBLE).eps  # the law is read once more, and rounds once more
 

@@ -13,7 +13,7 @@ picks one.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any, TypeAlias, TypeVar, cast, overload
+from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, FieldDraws, StateDraws
 from .inequalities.constrained import condition_within, dtype_of, mixture_within, nearest_within
-from .nonlinear.posterior import NonlinearPosterior, NonlinearSolved, NonlinearStatePosterior
+from .loop.posterior import NonlinearPosterior, NonlinearSolved, NonlinearStatePosterior
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
 from .unmeasured import Eliminated, eliminated
 
@@ -58,12 +58,16 @@ def condition(field: State, *laws: Law | NonlinearLaw) -> NonlinearStatePosterio
 @overload
 def condition(field: Prediction, *laws: Law | NonlinearLaw) -> NonlinearPosterior: ...
 @overload
+def condition(field: State, *laws: AnyLaw, draws: Literal[0]) -> NonlinearStatePosterior: ...
+@overload
+def condition(field: Prediction, *laws: AnyLaw, draws: Literal[0]) -> NonlinearPosterior: ...
+@overload
 def condition(
-    field: State, *laws: Law | Inequality, draws: int = 100, generator: Generator = None
+    field: State, *laws: AnyLaw, draws: int = 100, generator: Generator = None
 ) -> StateDraws: ...
 @overload
 def condition(
-    field: Prediction, *laws: Law | Inequality, draws: int = 100, generator: Generator = None
+    field: Prediction, *laws: AnyLaw, draws: int = 100, generator: Generator = None
 ) -> FieldDraws: ...
 def condition(
     field: Prediction | State, *laws: AnyLaw, draws: int = 100, generator: Generator = None
@@ -86,7 +90,8 @@ def condition(
         One or more, in any order. Those made by `nonlinear` need not be linear. With `bounds` or
         `monotone` among them the result is known by draws.
     draws : int
-        How many draws, if there are inequalities; at least 2.
+        How many draws, if there are inequalities; at least 2. 0: none now; what comes back is a
+        `Posterior` about the most probable field that obeys, with what is at a bound held there.
     generator : torch.Generator
         The source of their random numbers.
 
@@ -129,8 +134,10 @@ def condition(
     field = field if isinstance(field, State) else as_field(field)
     if inequalities and not curved and draws != 0:
         return _condition_within(field, linear, inequalities, draws, generator)
-    if isinstance(field, Mixture) and not curved:
+    if isinstance(field, Mixture) and not curved and not inequalities:
         return _condition_mixture(field, linear)
+    if inequalities and draws != 0:
+        _check_draws(draws)
     prior, rows, known = _given(field)
     if curved or known or inequalities:
         rows = (*rows, *laid_on(prior, linear))
@@ -172,8 +179,9 @@ def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, .
         )
     if isinstance(field, Mixture):
         raise InputError(
-            "`field`: a mixture takes linear laws. Condition `field.components`, and mix them "
-            "again: Mixture(condition(field.components, law)) or their draws."
+            "`field`: a mixture takes linear laws, and inequalities with draws. Condition "
+            "`field.components`, and mix them again: Mixture(condition(field.components, law)) or "
+            "their draws."
         )
     compiling = torch.compiler.is_compiling()  # nothing is changed in place there
     return field if compiling else field._map(Tensor.clone), (), ()
@@ -210,6 +218,11 @@ def _condition_curved(
     return kind(prior, found)
 
 
+def _check_draws(draws: int) -> None:
+    if check.samples(draws, "draws") < 2:
+        raise InputError(f"`draws` must be at least 2, or 0; got {draws}: a variance takes two.")
+
+
 def _condition_within(
     field: Field | State,
     laws: tuple[Law, ...],
@@ -222,8 +235,7 @@ def _condition_within(
         prior, rows, known = _given(field)
         rows = (*rows, *laid_on(prior, laws))
         return _condition_curved(prior, rows, known, (), inequalities).from_draws(draws, generator)
-    if check.samples(draws, "draws") < 2:
-        raise InputError(f"`draws` must be at least 2, got {draws}: a variance takes two.")
+    _check_draws(draws)
     if isinstance(field, Mixture):
         mixture = _condition_mixture(field, laws) if laws else field
         return mixture_within(mixture, inequalities, int(draws), generator)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..conditioning.draws import FieldDraws
-from ..conditioning.nonlinear.posterior import NonlinearPosterior
+from ..conditioning.loop.posterior import NonlinearPosterior
 from ..conditioning.posterior import FieldPosterior, made_of_members
 from ..fields.gaussian import Field, check_measured
 from ..fields.mixture import Mixture

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ...laws.inequalities import Limits
 from ...support.tolerances import EPS, INSIDE, SETTLED, TINY
-from ..nonlinear.linearised import DenseStep, Linearisation, NonlinearProblem, joined
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
+from .linearised import DenseStep, Linearisation, NonlinearProblem, joined
 from .programme import Nearest, Programme, in_units, nearest
 from .within import rows_that_rise
 

@@ -26,11 +26,11 @@ from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError, ProbConservError
 from ...support.tree import once
 from ..draws import FieldDraws, StateDraws
-from ..loop.bounded import Bounded
-from ..loop.within import rows_that_rise
 from ..posterior import FieldPosterior, Solved, StatePosterior
+from .bounded import Bounded
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from .linearised import MOST_DENSE, NonlinearProblem, joined
+from .within import rows_that_rise
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together

@@ -1,1 +1,0 @@
-"""Laws that are not linear: the most probable fields that obey them, and draws."""
