@@ -147,7 +147,7 @@ class Chain(Node):
             return found
         bands = [stage for stage in self.stages if isinstance(stage, Banded)]
         if all(stage.matrix.noise.numel() for stage in bands):
-            most = max(float(stage.matrix.most_growth) for stage in bands)
+            most = max(float(stage.matrix.most_growth.detach()) for stage in bands)
             least = max(SURE, HALF_THE_DIGITS * most)
             pairs = zip(found, self.root.variance, strict=True)
             if all(not v.numel() or bool(v.amin() >= least * d.amax()) for v, d in pairs):
