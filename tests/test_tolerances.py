@@ -13,7 +13,7 @@ import probconserv as pc
 
 SOURCE = Path(pc.__file__).parent
 CORE = "support", "fields", "meshes", "laws", "solvers", "conditioning", "diagnostics"
-OTHERS = "inequalities", "nonlinear", "tolerances.py"  # have their own
+OTHERS = "inequalities", "tolerances.py"  # have their own
 ROWS = np.array(
     [
         [1.0, 1.0, 1.0, 0.0, 0.0, 0.0],

@@ -1,6 +1,6 @@
 """What may be off, and by how much: tolerances, with what users are told of each.
 
-What ends the iterations of inequalities and of nonlinear laws stands with these.
+What ends the iterations of the fast ways of inequalities stands with these.
 
 The promises are for values and standard deviations from 1e-30 to 1e30, and variances of one prior
 over 12 decades.
@@ -105,7 +105,16 @@ UNIT = 1e-14
 REACH = 1e-12
 """Of a row's terms: a total so little out of reach is taken as the end of it."""
 
-# The loop of inequalities.
+# The loop: inequalities, and laws that are not linear.
+
+STATIONARY = 1e-7
+"""Of the way from the prior: the longest step that is left to the most probable field."""
+
+ENOUGH_LOWER = 1e-4
+"""Of the decrease that is expected: a step that brings less is shortened."""
+
+FINISHED = 1e-6
+"""Of the squared distance: an interior point whose gap is less is finished by an active set."""
 
 SHIFTS = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-8)
 """Of the variance of an exact row: what is added for a factor of rows that may repeat each other,

@@ -19,20 +19,17 @@ import torch
 from torch import Tensor
 
 from ...support.errors import DegenerateError, InfeasibleError, ProbConservError
-from ...support.tolerances import TINY
+from ...support.tolerances import ENOUGH_LOWER, HOLDS, ROUNDED, SETTLED, STATIONARY, TINY
 from .linearised import Linearisation, NonlinearProblem, Step
 
-MET = 1e-12  # of |b| + |J| |u|: what an exact row may miss
-STATIONARY = 1e-7  # of the way from the prior: the longest step that is left
 LIMIT, FEW = 100, 30  # steps: in all, and to one of the draws between
 SHORTEST = 2.0**-30  # share of a step
 TURN = 0.5  # of a step: what it may be bent by
 KICK, SEED = 0.3, 1  # standard deviations by which a saddle is left, in a direction drawn from this
-LOWER = 1e-4  # share of the expected decrease that a step must bring
 ROUNDING = 64 * torch.finfo(torch.float64).eps
 SOON, LATER = 4, 20  # steps after which the second derivative is used, for few rows and for many
 INNER = 50  # products with the second derivative in one step
-CLOSE, CLOSER = 1e-2, 1e-12  # to which these solve: for a step, for a gradient
+CLOSE = 1e-2  # to which these solve for a step
 
 
 PART = "{part}"  # no format: names of laws may hold braces
@@ -60,7 +57,7 @@ def most_probable(
     weights, failed = torch.zeros_like(problem.value), dict[int, Failure]()
     if near is not None and len(u):
         step = problem.step(problem.look(near))
-        a = -step.back(step.multiplier(CLOSER))
+        a = -step.back(step.multiplier(HOLDS))
         u = u + problem.times(a)
     look = problem.look(u) if len(u) else None
     for number in range(limit + 1):
@@ -80,7 +77,7 @@ def most_probable(
             elif not (wrong := _unmovable(step, terms, number)):
                 least = 2 * multiplier.abs()
                 weights = torch.maximum(least, (least + weights) / 2) * problem.exact
-                slack = ((MET * weights + _rounded(step)) * terms).sum(-1)
+                slack = ((HOLDS * weights + _rounded(step)) * terms).sum(-1)
                 if number >= (SOON if problem.is_dense else LATER):
                     change = _newton(step, change, multiplier)
                 look, a, stuck = _searched(step, a, change, weights, slack, still)
@@ -123,7 +120,7 @@ def along_the_way(
 def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  # (P,)
     """Whether u is feasible, and the step from it is next to nothing."""
     problem = step.problem
-    feasible = ((step.look.misses.abs() <= MET * terms) | ~problem.exact).all(-1)
+    feasible = ((step.look.misses.abs() <= HOLDS * terms) | ~problem.exact).all(-1)
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
     floor = (ROUNDING * problem.size(step.look.u)).square()
     feasible = feasible & problem.is_within(step.look.u)
@@ -152,7 +149,7 @@ def _rounded(step: Step) -> Tensor:  # (P, K)
     """What the rounding of a noisy row's terms makes of the merit, for each of its terms."""
     problem = step.problem
     noise = torch.where(problem.exact, torch.inf, problem.noise)
-    return 1e-15 * step.look.misses.abs() / noise
+    return ROUNDED * step.look.misses.abs() / noise
 
 
 def _newton(step: Step, change: Tensor, multiplier: Tensor) -> Tensor:
@@ -217,11 +214,11 @@ def _searched(
     before = merit(step.look, a)
     slope = noisy * misses * step.along(move) - weights * misses.abs()
     slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(u)).sum(-1)
-    slack = slack + 1e-13 * before.abs()
+    slack = slack + SETTLED * before.abs()
 
     def tried(change: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
         at = problem.look(u + problem.times(change))
-        return at, merit(at, a + change) <= before + LOWER * share * slope + slack
+        return at, merit(at, a + change) <= before + ENOUGH_LOWER * share * slope + slack
 
     full, ok = tried(change)
     ok = ok | still
@@ -270,13 +267,13 @@ def with_gradient(problem: NonlinearProblem, u: Tensor) -> Tensor:
     with torch.no_grad():
         start = problem._map(Tensor.detach)
         here = start.step(start.look(u.detach()))
-        multiplier = here.multiplier(CLOSER)
+        multiplier = here.multiplier(HOLDS)
     with torch.enable_grad():
         step = problem.step(problem.look(u.detach()))
         found = step.response()
 
     def backward(g: Tensor) -> Tensor:
-        x, fine, _ = _solved_on_tangent(here, multiplier, g, CLOSER)
+        x, fine, _ = _solved_on_tangent(here, multiplier, g, HOLDS)
         if not bool(fine.all()):
             raise DegenerateError(
                 "there is no gradient here: fields given laws that are not linear are not at a "
@@ -313,7 +310,7 @@ def _undefined(step: Step, number: int) -> dict[int, Failure]:
 def _unmovable(step: Step, terms: Tensor, number: int) -> dict[int, Failure]:
     """Parts with an exact row that is not met and that nothing moves."""
     problem, misses = step.problem, step.look.misses
-    fixed = problem.exact & (misses.abs() > MET * terms) & (step.variance() <= TINY)
+    fixed = problem.exact & (misses.abs() > HOLDS * terms) & (step.variance() <= TINY)
     text = (
         f"{{row}} cannot be moved at step {number} of {{part}}, where it is off by {{miss:.3g}}: "
         "its gradient is zero there, or the variance of the points that it reads. Ways out: a "
@@ -348,7 +345,7 @@ def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
         state = (
             f"{problem.named(row)} is off by {float(misses[i, row]):.3g} "
             f"({float(share[i, row]):.1e} of its terms)"
-            if float(share[i, row]) > MET
+            if float(share[i, row]) > HOLDS
             else "the laws hold, but the state is not the most probable one yet"
         )
         wrong[i] = Failure(

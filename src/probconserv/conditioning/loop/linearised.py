@@ -17,12 +17,11 @@ from ...laws.law import Rows
 from ...laws.nonlinear import Curved
 from ...solvers.factor import Factor
 from ...solvers.iterative import Iterative
-from ...support.tolerances import TINY
+from ...support.tolerances import CONVERGED, ROUNDED, TINY
 from ...support.tree import Node
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
 SMALL = 1e-3  # share of mean and standard deviation below which values count as this much
-CLOSE, CLOSER = 1e-9, 1e-15  # of its terms: what a row may miss after the two solves of a step
 
 
 class Linearisation(NamedTuple):
@@ -142,7 +141,7 @@ class Step(ABC):
         """J^T v."""
 
     @abstractmethod
-    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
+    def solve(self, r: Tensor, close: float = CONVERGED) -> Tensor:
         """S^-1 r with S = J Sigma J^T + noise, where it is not exact to `close` of the terms."""
 
     @abstractmethod
@@ -153,7 +152,7 @@ class Step(ABC):
     def variance(self) -> Tensor:
         """Of each row, (P, K)."""
 
-    def multiplier(self, close: float = CLOSE) -> Tensor:
+    def multiplier(self, close: float = CONVERGED) -> Tensor:
         """Of the full step."""
         away = self.problem.mean - self.look.u
         return self.solve(self.look.misses + self.along(away), close)
@@ -166,7 +165,7 @@ class Step(ABC):
         problem, multiplier = self.problem, self.multiplier()
         change = -self.back(multiplier) - a
         left = self.look.misses + self.along(problem.times(change)) - problem.noise * multiplier
-        more = self.solve(left, CLOSER)
+        more = self.solve(left, ROUNDED)
         return multiplier + more, change - self.back(more)
 
     @property
@@ -180,11 +179,11 @@ class Step(ABC):
 
     def response(self) -> Tensor:
         """The field after the full step, with its gradient."""
-        return self.problem.mean - self.problem.times(self.back(self.multiplier(CLOSER)))
+        return self.problem.mean - self.problem.times(self.back(self.multiplier(ROUNDED)))
 
     def bent(self, misses: Tensor) -> Tensor:
         """The change of a that takes off what exact rows still miss, to first order."""
-        return -self.back(self.solve(misses * self.problem.exact, CLOSER))
+        return -self.back(self.solve(misses * self.problem.exact, ROUNDED))
 
     @abstractmethod
     def is_finite(self) -> Tensor:  # (P,)
@@ -223,7 +222,7 @@ class DenseStep(Step):
     def back(self, v: Tensor) -> Tensor:
         return (v[:, None] @ self.rows)[:, 0]
 
-    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
+    def solve(self, r: Tensor, close: float = CONVERGED) -> Tensor:
         return self.factor.solve(r[:, None])[:, 0]
 
     def terms(self) -> Tensor:
@@ -253,7 +252,7 @@ class LocalStep(Step):
         pairs = zip(self.stage.adjoint(v), shapes, strict=True)
         return joined([v.new_zeros(n) if x is None else x for x, n in pairs])
 
-    def solve(self, r: Tensor, close: float = CLOSE) -> Tensor:
+    def solve(self, r: Tensor, close: float = CONVERGED) -> Tensor:
         return self.stage.solve(r, close * self.sizes)
 
     def terms(self) -> Tensor:

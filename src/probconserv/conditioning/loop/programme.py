@@ -16,15 +16,23 @@ import torch
 from torch import Tensor
 
 from ...solvers.factor import Factor
-from ...support.tolerances import EPS, FIXED_BY_LAWS, INSIDE, NEARLY_EXACT, OPTIMAL, TINY
+from ...support.tolerances import (
+    CERTAIN,
+    EPS,
+    FINISHED,
+    FIXED_BY_LAWS,
+    INSIDE,
+    NEARLY_EXACT,
+    OPTIMAL,
+    TINY,
+)
 from .given import Given, Prior, picked, product
 
 SETS, FINISH = 14, 3  # rounds of the active set: at first, and to finish
 PATIENCE = 1  # rounds that may change no fewer numbers than the one before
 ROUNDS, LOOK = 80, 16  # of the interior point; how often the active set looks
-NEAR, FLOOR = 1e-6, 1e-3  # of the squared distance and this: so close a point is finished
+FLOOR = 1e-3  # squared standard deviations, where a field hardly moves
 FRACTION = 0.99  # of the way to the boundary
-WRONG = 1e-10  # of the largest: a force the wrong way that is less is rounding
 BEYOND = 1e7  # standard deviations: a set that is further away is empty
 
 
@@ -139,7 +147,8 @@ def in_units(
         side, room = _at_ends(rows, target[:, points:], *ends)
         unit = torch.where(fixed, 1.0, left).sqrt().expand(len(room), -1).clone()
         unit[:, :points] = torch.minimum(unit[:, :points], room)
-        pinned = torch.cat([side, torch.zeros_like(own)], -1) * ~fixed
+        pinned = torch.cat([side, torch.zeros_like(own)], -1)
+        pinned = torch.where(low == high, 1.0, pinned) * ~fixed
         target = torch.where(pinned > 0, low, torch.where(pinned < 0, high, target))
         changed = (pinned != 0) | (sharp & precision.isfinite())
     if bool(changed.any()):
@@ -229,7 +238,7 @@ def _active_set(
         short, over, met = _misses(problem, u, active, push)
         size = (push * problem.unit).abs()
         largest = torch.where(active != 0, size, 0.0).amax(-1, keepdim=True).clamp_min(1.0)
-        wrong = active * push * problem.unit < -WRONG * largest
+        wrong = active * push * problem.unit < -CERTAIN * largest
         half, distance = problem.least(push)
         if force is not None:
             other, _ = problem.least(force)
@@ -325,7 +334,7 @@ def _interior(problem: Programme) -> Nearest:
         found.distance[left] = torch.maximum(found.distance[left], problem.least(force)[1])
         found.u[left], found.force[left] = u, force
         done = found.distance[left] > BEYOND
-        look = (at.gap <= NEAR * (problem.energy(force) + FLOOR)) | (number % LOOK == 0)
+        look = (at.gap <= FINISHED * (problem.energy(force) + FLOOR)) | (number % LOOK == 0)
         if bool(look.any()):
             some = look.nonzero()[:, 0]
             own = torch.where(problem.precision > 0, force, (at.z[0] - at.z[1]) / problem.unit)

@@ -17,7 +17,7 @@ from ...fields.gaussian import random_normals
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
 from ...support.errors import InfeasibleError, InputError
-from ...support.tolerances import EASY, EPS, SETTLED, TINY, UNREACHED
+from ...support.tolerances import CONVERGED, EASY, EPS, ROUNDED, SETTLED, TINY, UNREACHED
 from ...support.values import span, unravelled
 from ..audit import check_met
 from .given import Given, Prior
@@ -27,8 +27,6 @@ from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, ter
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
 MOST_ROWS, MOST = 2500, 1 << 27  # rows and directions of one part; times its points
 TRIES = 6  # at taking rounding off exact rows
-NOTHING = 1e-15  # of a point and its standard deviation: what counts beside values of 0
-NEAR = 1e-9  # of the largest value: what fixed points may break by rounding
 WAYS = "Ways out: correct the value, loosen `bounds` or `monotone`, or give the law `noise`."
 
 
@@ -153,7 +151,7 @@ class Within:
             some = [x[:, parts] for x in noise]
             problem, start = self._problem(parts, y[:, parts], some, exact_only=True)
             u[parts], fixed[parts] = start.u, start.fixed[:, : u.shape[-1]]
-            near = max(NEAR, self.grain) * (start.u.abs().amax(-1, keepdim=True) + EPS)
+            near = max(CONVERGED, self.grain) * (start.u.abs().amax(-1, keepdim=True) + EPS)
             broken = (start.broken - near).amax(-1)
             if bool((broken > 0).any()):
                 at = int(broken.argmax())
@@ -259,7 +257,7 @@ class Within:
         exact = problem.precision.isinf().expand(len(u), -1).clone()
         u = torch.where(exact[:, :points], problem.value[:, :points], u)
         pinned, exact[:, :points] = exact[:, :points].clone(), False
-        size = NOTHING * (problem.mean.abs() + prior.variance.sqrt())
+        size = ROUNDED * (problem.mean.abs() + prior.variance.sqrt())
         off = problem.mean.new_zeros(len(u))
         for _ in range(TRIES):
             u = self._held(u, parts)
@@ -310,7 +308,7 @@ class Within:
                 float(problem.value[at, first + i]),
                 (float(t[i].sum()) for t in terms),
             )
-            near = NEAR * (
+            near = CONVERGED * (
                 abs(value) + max(float(t[i].abs().nan_to_num(posinf=0.0).sum()) for t in terms)
             )
             if not least - near <= value <= most + near:
