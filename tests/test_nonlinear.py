@@ -10,7 +10,7 @@ from torch import Tensor
 
 import probconserv as pc
 from probconserv.conditioning.loop import linearised as _linearised
-from probconserv.conditioning.support.tolerances import HOLDS as MET as LAST
+from probconserv.support.tolerances import HOLDS as LAST
 
 MET = LAST + 64 * torch.finfo(DOUBLE).eps  # the law is read once more, and rounds once more
 

@@ -73,7 +73,11 @@ class NonlinearSolved(Solved):
         if any(map(shrinks, prior.parts)):
             prior = shrunk(prior, (*rows, *self._near(self.before)))
         root = covariance_of(prior)
-        tied = [root.lead, *(each.places(shapes) for each in curved), *sloping_axes(limits, shapes)]
+        tied = [
+            root.lead,
+            *(each.places(shapes) for each in curved),
+            *(sloping_axes(limits, shapes) if limits else ()),
+        ]
         ends = list(zip(limits, shapes, strict=bool(limits)))
         self.low = tuple(one.low.expand(shape) for one, shape in ends)
         self.high = tuple(one.high.expand(shape) for one, shape in ends)
