@@ -73,6 +73,8 @@ GOOD = {
         {"field": FIELD, "laws": pc.nonlinear(lambda u: u.square().mean(), 80.0)},
     ),
     "monotone": (pc.monotone, {"decreasing": False, "axis": -1, "of": ""}),
+    "at_least": (pc.at_least, {"law": pc.integral(X, 8.0)}),
+    "at_most": (pc.at_most, {"law": pc.integral(X, 8.0)}),
     "condition within bounds": (
         pc.condition,
         {"field": FIELD, "laws": pc.bounds(low=0.0), "draws": 2, "generator": None},

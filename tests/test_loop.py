@@ -150,3 +150,35 @@ def test_a_total_that_is_small_beside_a_wide_prior_is_met():
     u = everything(pc.condition(prior, law, pc.bounds(low=0.0), draws=20, generator=generator()))
     assert u.min() >= 0
     assert np.abs(u.sum(-1) - 3).max() < 1e-11
+
+
+def test_bounds_that_are_equal_fix_a_point():
+    for seed in range(12):
+        rng = np.random.default_rng([SEED, seed])
+        root = rng.normal(size=(8, 8))
+        low, high = -np.ones(8), np.ones(8)
+        low[0] = high[0] = 0.5
+        prior = pc.Dense(3 * rng.normal(size=8), root @ root.T / 8 + 0.01 * np.eye(8))
+        post = pc.condition(prior, pc.bounds(low, high), draws=5, generator=generator())
+        assert (everything(post)[:, 0] == 0.5).all()
+
+
+def test_laws_that_fix_a_field_of_few_directions_hold_beside_bounds():
+    for seed in range(6):
+        rng = np.random.default_rng([SEED, seed])
+        factor = rng.normal(size=(4, 6))
+        factor[3] = factor[2] + 1e-3 * factor[3]
+        mean, rows = rng.normal(size=6), rng.normal(size=(4, 6))
+        inside = mean + factor.T @ rng.normal(size=4)
+        law = pc.linear(rows, rows @ inside)
+        prior = pc.LowRank(mean, factor)
+        post = pc.condition(prior, law, pc.bounds(inside.min() - 1), draws=2, generator=generator())
+        size = law.value.abs() + law.magnitude(post.point) + law.magnitude(prior.std)
+        assert (law.residual(post.point).abs() <= 1e-12 * size).all()
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "dense"])
+def test_bounds_alone_without_draws_have_a_point(kind):
+    mean = np.array([-0.5, 0.3, 2.0])
+    prior = pc.Diagonal(mean, 1.0) if kind == "diagonal" else pc.Dense(mean, np.eye(3))
+    assert pc.condition(prior, pc.bounds(0.0, 1.0), draws=0).point.tolist() == [0.0, 0.3, 1.0]

@@ -142,3 +142,57 @@ def test_what_no_field_within_bounds_obeys_is_refused_by_name():
     post = pc.condition(prior, energy(0.3), pc.bounds(low=0.0), draws=0)
     with pytest.raises(pc.errors.InputError, match="on all laws and inequalities at once"):
         pc.condition(post, pc.integral(X, 0.5))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_limits_of_laws_are_as_near_as_another_method_finds(seed):
+    rng = np.random.default_rng([SEED, seed])
+    mean, root = rng.normal(size=N), rng.normal(size=(N, N))
+    covariance = root @ root.T / N + 0.1 * np.eye(N)
+    inverse, row = np.linalg.inv(covariance), rng.normal(size=N)
+    most = 0.5 * float(mean @ mean) / N
+    limits = pc.at_most(energy(most)), pc.at_least(pc.linear(row[None], [0.2]))
+    post = pc.condition(pc.Dense(mean, covariance), *limits, pc.bounds(low=-2.0), draws=0)
+    u = post.point.numpy()
+    assert u @ u / N <= most * (1 + 1e-12)
+    assert row @ u >= 0.2 - 1e-11
+    best = np.inf
+    for start in (0.5 * np.clip(mean, -1, 1), u):
+        found = minimize(
+            lambda z: 0.5 * (z - mean) @ inverse @ (z - mean), start,
+            jac=lambda z: inverse @ (z - mean), bounds=[(-2, None)] * N, method="SLSQP",
+            constraints=[
+                {"type": "ineq", "fun": lambda z: most - z @ z / N, "jac": lambda z: -2 * z / N},
+                {"type": "ineq", "fun": lambda z: row @ z - 0.2, "jac": lambda z: row},
+            ], options={"ftol": 1e-14, "maxiter": 500},
+        )  # fmt: skip
+        best = min(best, found.fun if found.success else np.inf)
+    assert 0.5 * (u - mean) @ inverse @ (u - mean) <= best * (1 + 1e-7)
+    draws = post.sample(10, generator=generator()).numpy()
+    assert np.isfinite(draws).all()
+    assert (np.square(draws).sum(-1) / N <= most * (1 + 1e-11)).all()
+    assert (draws @ row >= 0.2 - 1e-10).all()
+
+
+def test_a_limit_that_holds_already_changes_nothing_and_one_that_binds_is_met_exactly():
+    prior, law = pc.Diagonal([0.0, 1.0, 1.0], 1.0), pc.weighted_sum([1.0, 1.0, 1.0], 1.5)
+    assert pc.project(prior, pc.at_least(law)).mean.tolist() == [0.0, 1.0, 1.0]
+    assert pc.project(prior, pc.at_most(law)).mean.sum() == pytest.approx(1.5, abs=1e-14)
+    post = pc.condition(prior, pc.at_most(law), draws=50, generator=generator())
+    assert float(post.draws.sum(-1).max()) <= 1.5 + 1e-12
+    assert float(post.draws.sum(-1).min()) < 1.0
+
+
+def test_the_variance_at_a_limit_is_that_given_the_law():
+    prior, law = pc.Diagonal([0.0, 1.0, 1.0], [1.0, 2.0, 3.0]), pc.weighted_sum([1.0] * 3, 1.5)
+    held = pc.condition(prior, pc.at_most(law), draws=0).variance
+    torch.testing.assert_close(held, pc.condition(prior, law).variance)
+    free = pc.condition(prior, pc.at_least(law), draws=0).variance
+    torch.testing.assert_close(free, prior.variance)
+
+
+def test_limits_take_laws_without_noise():
+    with pytest.raises(pc.errors.InputError, match="`law` must be a law"):
+        pc.at_least(3.0)
+    with pytest.raises(pc.errors.InputError, match="`weighted_sum` has noise, and a limit"):
+        pc.at_most(pc.weighted_sum([1.0, 1.0], 1.0, noise=0.1))

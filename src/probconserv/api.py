@@ -27,6 +27,8 @@ from .fields.mixture import Mixture as Mixture
 from .fields.state import State as State
 from .laws.budgets import budget as budget
 from .laws.budgets import cell_budgets as cell_budgets
+from .laws.inequalities import at_least as at_least
+from .laws.inequalities import at_most as at_most
 from .laws.inequalities import bounds as bounds
 from .laws.inequalities import monotone as monotone
 from .laws.nonlinear import nonlinear as nonlinear

@@ -22,7 +22,7 @@ from ..fields.dense import Dense
 from ..fields.gaussian import Diagonal, Field, LowRank, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
-from ..laws.inequalities import Inequality, limits_of
+from ..laws.inequalities import Inequality, OneSided, limits_of
 from ..laws.law import Law, Rows, check_laws
 from ..laws.nonlinear import Curved, NonlinearLaw
 from ..solvers.engine import solve
@@ -132,17 +132,19 @@ def condition(
     """
     linear, curved, inequalities = _kinds(laws)
     field = field if isinstance(field, State) else as_field(field)
-    if inequalities and not curved and draws != 0:
+    sided = any(isinstance(one, OneSided) for one in inequalities)
+    point_only = check.is_whole(draws) and draws == 0
+    if inequalities and not curved and not sided and not point_only:
         return _condition_within(field, linear, inequalities, draws, generator)
     if isinstance(field, Mixture) and not curved and not inequalities:
         return _condition_mixture(field, linear)
-    if inequalities and draws != 0:
+    if inequalities and not point_only:
         _check_draws(draws)
     prior, rows, known = _given(field)
     if curved or known or inequalities:
         rows = (*rows, *laid_on(prior, linear))
         found_ = _condition_curved(prior, rows, known, curved, inequalities)
-        return found_.from_draws(draws, generator) if inequalities and draws != 0 else found_
+        return found_.from_draws(draws, generator) if inequalities and not point_only else found_
     found = solved(prior, linear, rows)
     return (
         StatePosterior(prior, found) if isinstance(prior, State) else FieldPosterior(prior, found)
@@ -212,6 +214,14 @@ def _condition_curved(
     device = means[0].device
     limits = limits_of(inequalities, prior.names, shapes, dtypes, device) if inequalities else ()
     curved = (*known, *(law.on(prior.names, means) for law in laws))
+    for one in (one for one in inequalities if isinstance(one, OneSided)):
+        linear = one.law.kind == "linear"
+        more: Any = laid_on(prior, [one.law])[0] if linear else one.law.on(prior.names, means)
+        more.side = one.side
+        if linear:
+            rows = (*rows, more)
+        else:
+            curved = (*curved, more)
     found = NonlinearSolved(prior, rows, curved, limits)
     warn_if_far(None, found.mean, prior.parts)
     kind = NonlinearStatePosterior if isinstance(prior, State) else NonlinearPosterior
@@ -396,13 +406,14 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
 def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ...]) -> list[Tensor]:
     """The nearest fields that obey the laws."""
     linear, curved, inequalities = _kinds(laws)
-    if inequalities and not curved:
+    sided = any(isinstance(one, OneSided) for one in inequalities)
+    if inequalities and not curved and not sided:
         return nearest_within(names, means, linear, inequalities)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     prior: Any = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
-        if curved:
+        if curved or sided:
             found = _condition_curved(prior, laid_on(prior, linear), (), curved, inequalities)
             return [part.mean for part in found.parts]
         return [part.mean for part in condition(prior, *linear).parts]

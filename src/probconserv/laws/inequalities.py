@@ -1,7 +1,8 @@
-"""What a field may not exceed: bounds, and values that only rise or only fall along an axis."""
+"""What a field may not exceed: bounds, limits of laws, and values that only rise or only fall."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -10,9 +11,13 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
 
+if TYPE_CHECKING:
+    from .law import Law
+    from .nonlinear import NonlinearLaw
+
 
 class Inequality:
-    """What holds of a field beside laws: `bounds` or `monotone` make it, `condition` takes it.
+    """What holds of a field beside laws: `bounds`, `monotone`, `at_least` and `at_most` make it.
 
     Parameters
     ----------
@@ -139,6 +144,84 @@ def monotone(decreasing: bool = False, axis: int = -1, of: str = "") -> Inequali
     return Monotone(decreasing, check.whole("axis", axis), of)
 
 
+class OneSided(Inequality):
+    """The rows of a law are at least its value, or at most."""
+
+    def __init__(self, law: Any, side: int) -> None:
+        """side: 1 at least, -1 at most."""
+        super().__init__(law.label, "")
+        self.law, self.side = law, side
+
+
+def at_least(law: "Law | NonlinearLaw") -> Inequality:
+    """An inequality: each row of a law is its value or more.
+
+    Parameters
+    ----------
+    law : Law or NonlinearLaw
+        Such as `integral`, `regions` or `nonlinear`, without noise.
+
+    Returns
+    -------
+    Inequality
+        For `condition` and `project`. Rows hold to 1e-12 of their terms.
+
+    Raises
+    ------
+    InputError
+        If `law` is no law, or has noise.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> prior = pc.Diagonal([0.0, 1.0, 1.0], 1.0)
+    >>> pc.project(prior, at_least(pc.weighted_sum([1.0, 1.0, 1.0], 5.0))).mean
+    tensor([1., 2., 2.], dtype=torch.float64)
+    """
+    return _one_sided(law, 1)
+
+
+def at_most(law: "Law | NonlinearLaw") -> Inequality:
+    """An inequality: each row of a law is its value or less.
+
+    Parameters
+    ----------
+    law : Law or NonlinearLaw
+        Such as `integral`, `regions` or `nonlinear`, without noise.
+
+    Returns
+    -------
+    Inequality
+        For `condition` and `project`. Rows hold to 1e-12 of their terms.
+
+    Raises
+    ------
+    InputError
+        If `law` is no law, or has noise.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> energy = pc.nonlinear(lambda u: u.square().sum(), 25.0)
+    >>> pc.project(pc.Diagonal([6.0, 8.0], 1.0), at_most(energy)).mean
+    tensor([3., 4.], dtype=torch.float64)
+    """
+    return _one_sided(law, -1)
+
+
+def _one_sided(law: Any, side: int) -> OneSided:
+    if getattr(law, "kind", "") not in ("linear", "nonlinear"):
+        raise InputError(
+            "`law` must be a law, such as `integral` or `nonlinear` make; got "
+            f"{type(law).__name__}."
+        )
+    if bool((law.noise > 0).any()):
+        raise InputError(
+            f"`law`: `{law.label}` has noise, and a limit has none. Leave out `noise`."
+        )
+    return OneSided(law, side)
+
+
 def _end(name: str, given: ArrayLike) -> Tensor:
     found = check.as_tensor(name, given).detach()
     if bool(found.isnan().any()):
@@ -206,6 +289,8 @@ def limits_of(
     none = torch.full((), torch.inf, dtype=torch.float64, device=device)
     found = [Limits(-none, none) for _ in names]
     for one in given:
+        if isinstance(one, OneSided):
+            continue
         i = one.number(names)
         if isinstance(one, Monotone):
             axis = _axis(one, shapes[i])

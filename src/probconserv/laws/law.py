@@ -33,6 +33,7 @@ class Rows(Node):
     """
 
     rounding = EPS  # of the values when they were given, as a share
+    side = 0  # 1 where rows are at least their values, -1 at most
 
     def __init__(
         self,
@@ -71,6 +72,14 @@ class Rows(Node):
         maps = tuple([None if m is None else m.entrywise(power) for m in self.maps])
         return Rows(self.label, maps, self.value, self.noise_variance, self.present, self.exact)
 
+    def alike(
+        self, maps: tuple[Map | None, ...], value: Tensor, noise: Tensor, present: Tensor | None
+    ) -> "Rows":
+        """Rows of the same law."""
+        found = Rows(self.label, maps, value, noise, present, self.exact)
+        found.side = self.side
+        return found
+
     def residual(self, fields: Sequence[Tensor | None]) -> Tensor:
         return self.apply(fields) - self.value
 
@@ -89,7 +98,7 @@ class Rows(Node):
         there = self.map.adjoint(torch.ones_like(value))
         maps = tuple(None if m is None else Sum(there, 0) for m in self.maps)
         noise = self.map.adjoint(self.noise_variance.expand(value.shape))
-        return Rows(self.label, maps, self.map.adjoint(value), noise, None, self.exact)
+        return self.alike(maps, self.map.adjoint(value), noise, None)
 
     def at_all(self, terms: Tensor, ndim: int, lead: int) -> Tensor:
         """Numbers for each row; of a `Select` along one of the first `lead` axes at all of it.

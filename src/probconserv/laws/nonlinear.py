@@ -198,6 +198,8 @@ def _in_rows(t: Tensor, lead: int, tail: tuple[int, ...]) -> Tensor:
 class Curved(Node):
     """A law that is not linear on fields of known shapes: K rows for each solution, in float64."""
 
+    side = 0  # 1 where rows are at least their values, -1 at most
+
     def __init__(self, law: NonlinearLaw, names: tuple[str, ...], fields: Sequence[Tensor]) -> None:
         """Tries the function on fields like these."""
         lead, place = law.batch_dims, fields[0].device

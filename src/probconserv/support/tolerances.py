@@ -143,4 +143,4 @@ inequalities miss by more is an error."""
 
 NEARLY_EXACT = 1e-13
 """Of its variance: noise of a row that is less is rounding beside inequalities; its value is taken
-as exact, as near to it as bounds allow."""
+as exact, as near to it as bounds allow. Noise whose inverse is less of the row's says nothing."""

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from ...laws.inequalities import Limits
+from ...support.errors import InputError
 from ...support.tolerances import EPS, INSIDE, SETTLED, TINY
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
-from .linearised import DenseStep, Linearisation, NonlinearProblem, joined
+from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
 from .programme import Nearest, Programme, in_units, nearest
 from .within import rows_that_rise
 
@@ -28,6 +29,12 @@ class Bounded(NonlinearProblem):
     def __init__(self, *given: Any, low: Tensor, high: Tensor, slopes: tuple[Any, ...]) -> None:
         """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise."""
         super().__init__(*given)
+        if not self.is_dense:
+            raise InputError(
+                f"`laws`: these have {sum(self.counts)} rows in a part. Beside inequalities laws "
+                f"that are not linear, limits of laws, and points without draws take up to "
+                f"{MOST_DENSE}. Way out: laws at each time by itself."
+            )
         self.low, self.high, self.slopes = low, high, slopes
         self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
 
@@ -37,15 +44,25 @@ class Bounded(NonlinearProblem):
         each = zip(fields, self.slopes, strict=True)
         return joined([Limits(low, high, own).holding(x) for (x, low, high), own in each])
 
-    def broken(self, u: Tensor) -> Tensor:  # (P, N + K)
-        """By how much points and differences lie outside."""
+    def broken(self, look: Linearisation) -> Tensor:
+        """By how much points, differences and rows with one side lie outside."""
+        wrong = self.missed(look.misses) * ~self.exact
+        return torch.cat([self._outside(look.u), wrong], -1)
+
+    def _outside(self, u: Tensor) -> Tensor:  # (P, N + K)
         points = torch.maximum(self.low - u, u - self.high).clamp_min(0)
         return torch.cat([points, (-u @ self.rising.mT).clamp_min(0)], -1)
 
-    def is_within(self, u: Tensor) -> Tensor:  # (P,)
-        near = INSIDE * self.variance.sqrt() + 16 * EPS * u.abs()
+    def is_within(self, look: Linearisation) -> Tensor:  # (P,)
+        near = INSIDE * self.variance.sqrt() + 16 * EPS * look.u.abs()
         near = torch.cat([near, near @ self.rising.mT.abs()], -1)
-        return (self.broken(u) <= near).all(-1)
+        return (self._outside(look.u) <= near).all(-1)
+
+    @property
+    def side(self) -> Tensor:  # (K,)
+        """Of each row: 1 at least, -1 at most, 0 a law."""
+        sides = [side for side, n in zip(self.sides, self.counts, strict=True) for _ in range(n)]
+        return torch.tensor(sides, device=self.low.device)
 
     def step(self, look: Linearisation) -> "BoundedStep":
         return BoundedStep(self, look)
@@ -59,6 +76,7 @@ class BoundedStep(DenseStep):
     def __init__(self, problem: Bounded, look: Linearisation) -> None:
         super().__init__(problem, look)
         self.found: Nearest | None = None
+        self.gave = torch.zeros_like(look.u[:, 0], dtype=torch.bool)  # parts where laws gave way
 
     def programme(self, elastic: bool = False) -> Programme:
         """elastic: exact laws that are not linear may give way, where they leave no field."""
@@ -74,10 +92,12 @@ class BoundedStep(DenseStep):
         if elastic:
             noise = torch.where(noise == 0, self.variance(), noise)
         precision = torch.cat([noise.new_zeros(wide, before), 1 / noise], -1)
-        free = torch.full_like(noise, torch.inf)
         rise = noise.new_zeros(wide, len(problem.rising))
-        low = torch.cat([problem.low, rise, -free], -1)
-        high = torch.cat([problem.high, torch.full_like(rise, torch.inf), free], -1)
+        own = value[:, before:]
+        least = torch.where(problem.side > 0, own, -torch.inf)
+        most = torch.where(problem.side < 0, own, torch.inf)
+        low = torch.cat([problem.low, rise, least], -1)
+        high = torch.cat([problem.high, torch.full_like(rise, torch.inf), most], -1)
         return in_units(prior, problem.mean, value, precision, low, high)[0]
 
     @property
@@ -85,7 +105,8 @@ class BoundedStep(DenseStep):
         if self.found is None:
             with torch.no_grad():
                 self.found = nearest(self.programme().detached())
-                wrong = (~self.found.solved).nonzero()[:, 0]
+                self.gave = ~self.found.solved
+                wrong = self.gave.nonzero()[:, 0]
                 if len(wrong):
                     more = nearest(self.programme(elastic=True).detached().some(wrong))
                     for whole, some in zip(self.found, more, strict=True):
@@ -93,21 +114,33 @@ class BoundedStep(DenseStep):
         return self.found
 
     def multiplier(self, close: float = 0.0) -> Tensor:
-        return -self.nearest.force[:, -self.rows.shape[1] :]
+        return -self.nearest.force[:, self.count :]
+
+    @property
+    def count(self) -> int:
+        """Points and differences."""
+        return self.problem.mean.shape[-1] + len(self.problem.rising)
 
     @property
     def penalty(self) -> Tensor:  # (P, 1)
         """The weight of what lies outside, beside the distance."""
-        outside = self.nearest.force[:, : -self.rows.shape[1]]
-        return 2 * outside.abs().amax(-1, keepdim=True)
+        law = torch.cat([self.rows.new_zeros(self.count), (self.problem.side == 0).double()])
+        return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
-        force, count = self.nearest.force, self.problem.mean.shape[-1]
-        points, rising, rows = force.split(
-            [count, len(self.problem.rising), self.rows.shape[1]], -1
-        )
-        pushed = points + rising @ self.problem.rising + self.back(rows)
-        return -rows, pushed - a
+        """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
+        problem, active, force = self.problem, self.nearest.active, self.nearest.force
+        given = self._held()
+        change = given.prior.pushed(force) - a
+        move = problem.times(change)
+        end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
+        there = self.look.u + move
+        noise = torch.where(problem.noise.isfinite(), problem.noise, 0.0)
+        rows = -self.look.misses - self.along(move) - noise * force[:, self.count :]
+        left = torch.cat([end - there, -there @ problem.rising.mT, rows], -1)
+        _, more = given.once(torch.zeros_like(move), torch.where(given.said > 0, left, 0.0))
+        more = torch.where(self.gave[:, None], 0.0, more)
+        return -(force + more)[:, self.count :], change + given.prior.pushed(more)
 
     def _held(self) -> Given:
         """The prior given the laws as they are and what is at a bound."""
@@ -133,11 +166,12 @@ class BoundedStep(DenseStep):
         """u with points at their bounds, and the rounding taken off exact rows."""
         problem, count, given = self.problem, self.problem.mean.shape[-1], self._held()
         side, u = self.nearest.active[:, :count], self.look.u
+        held = problem.exact | (self.nearest.active[:, self.count :] != 0)
         none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
         for _ in range(SETTLING):
             u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
             u = problem.held(u)
-            misses = problem.look(u).misses * problem.exact
+            misses = problem.look(u).misses * held
             if bool((misses.abs() <= SETTLED * self.terms().clamp_min(TINY)).all()):
                 break
             wanted = torch.cat([none, -misses], -1)

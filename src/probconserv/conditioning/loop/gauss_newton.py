@@ -70,7 +70,7 @@ def most_probable(
             terms = step.terms()
             still = _arrived(step, a, change, terms)
             if number == limit:
-                wrong = _stuck(step, ~still, number - 1)
+                wrong, done = _stuck(step, ~still, number - 1), still
             elif 2 * int(still.sum()) > len(still):  # look at these, go on with the others alone
                 kick = _off_the_top(step, multiplier, still)
                 done = still & (kick == 0).all(-1)
@@ -120,10 +120,10 @@ def along_the_way(
 def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  # (P,)
     """Whether u is feasible, and the step from it is next to nothing."""
     problem = step.problem
-    feasible = ((step.look.misses.abs() <= HOLDS * terms) | ~problem.exact).all(-1)
+    feasible = (problem.missed(step.look.misses) <= HOLDS * terms).all(-1)
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
     floor = (ROUNDING * problem.size(step.look.u)).square()
-    feasible = feasible & problem.is_within(step.look.u)
+    feasible = feasible & problem.is_within(step.look)
     return feasible & (length <= STATIONARY**2 * reach + floor)
 
 
@@ -207,13 +207,13 @@ def _searched(
 
     def merit(at: Linearisation, of: Tensor) -> Tensor:
         rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
-        beyond = (outside * problem.broken(at.u)).sum(-1)
+        beyond = (outside * problem.broken(at)).sum(-1)
         return _dot(of, problem.times(of)) / 2 + rows.sum(-1) + beyond
 
     move = problem.times(change)
     before = merit(step.look, a)
     slope = noisy * misses * step.along(move) - weights * misses.abs()
-    slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(u)).sum(-1)
+    slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(step.look)).sum(-1)
     slack = slack + SETTLED * before.abs()
 
     def tried(change: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
@@ -337,7 +337,7 @@ def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
     if not bool(stuck.any()):
         return {}
     problem = step.problem
-    misses = step.look.misses.abs() * problem.exact
+    misses = problem.missed(step.look.misses)
     share = misses / step.terms().clamp_min(TINY)
     wrong = {}
     for i in stuck.nonzero()[:, 0].tolist():

@@ -7,6 +7,7 @@ All fields of a part are one vector of N numbers; P parts are independent. Few r
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -50,8 +51,10 @@ class NonlinearProblem(Node):
         self.counts = tuple(math.prod(size[1:]) for size in sizes)  # rows of a part
         self.shapes, self.curved = tuple(tuple(shape[1:]) for shape in shapes), curved
         self.mean, self.variance = joined(mean), joined(root.variance)  # (P, N)
-        self.value = joined([law.value.expand(size) for law, size in pairs])  # (P, K)
-        self.noise = joined([law.noise_variance.expand(size) for law, size in pairs])
+        none = self.mean[:, :0]  # where there is no law
+        self.value = joined([none, *(law.value.expand(size) for law, size in pairs)])  # (P, K)
+        self.noise = joined([none, *(_noise(law).expand(size) for law, size in pairs)])
+        self.sides = tuple(law.side for law in laws)
         self.is_dense = sum(self.counts) <= MOST_DENSE
         if self.is_dense:
             some = pairs[: len(linear)]
@@ -105,13 +108,22 @@ class NonlinearProblem(Node):
             row -= count
         raise AssertionError(row)
 
-    def broken(self, u: Tensor) -> Tensor:
+    def broken(self, look: Linearisation) -> Tensor:
         """By how much numbers lie outside of inequalities: here there are none, (P, 0)."""
-        return u[:, :0]
+        return look.u[:, :0]
 
-    def is_within(self, u: Tensor) -> Tensor:  # (P,)
-        """Whether u obeys the inequalities."""
-        return torch.ones_like(u[:, 0], dtype=torch.bool)
+    def is_within(self, look: Linearisation) -> Tensor:  # (P,)
+        """Whether u obeys the inequalities on points and their differences."""
+        return torch.ones_like(look.u[:, 0], dtype=torch.bool)
+
+    def missed(self, misses: Tensor) -> Tensor:  # (P, K)
+        """By how much exact rows miss, and rows with one side lie on the wrong one."""
+        found = misses.abs() * self.exact
+        if not any(self.sides):
+            return found
+        side = torch.tensor(self.sides, dtype=misses.dtype, device=misses.device)
+        side = side.repeat_interleave(torch.tensor(self.counts, device=misses.device))
+        return torch.where(side != 0, (-side * misses).clamp_min(0), found)
 
     def look(self, u: Tensor) -> Linearisation:
         fields = self.fields(u)
@@ -119,7 +131,7 @@ class NonlinearProblem(Node):
             laws: tuple[Any, ...] = (*self.linear, *self.curved)
             return Linearisation(u, joined([law.apply(fields) for law in laws]) - self.value, ())
         pulled = [curved.pulled(fields) for curved in self.curved]
-        found = [*(_product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
+        found = [u[:, :0], *(_product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
         return Linearisation(u, joined(found) - self.value, tuple(back for _, back in pulled))
 
     def step(self, look: Linearisation) -> "Step":
@@ -211,16 +223,21 @@ class DenseStep(Step):
         counts = problem.counts[len(problem.matrix) :]
         laws = zip(problem.curved, look.backs, counts, strict=True)
         found = [torch.cat(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
-        self.rows = torch.cat([*problem.matrix, *found], 1)
+        none = problem.mean[:, None][:, :0]
+        self.rows = torch.cat([none, *problem.matrix, *found], 1)
         self.gram = self.rows @ problem.times(self.rows).mT
-        own = self.gram.diagonal(dim1=-2, dim2=-1) + problem.noise
-        self.factor = Factor(self.gram + problem.noise.diag_embed(), own.detach(), problem.noise)
 
     def along(self, v: Tensor) -> Tensor:
         return _product(self.rows, v)
 
     def back(self, v: Tensor) -> Tensor:
         return (v[:, None] @ self.rows)[:, 0]
+
+    @cached_property
+    def factor(self) -> Factor:
+        noise = self.problem.noise
+        own = self.gram.diagonal(dim1=-2, dim2=-1) + noise
+        return Factor(self.gram + noise.diag_embed(), own.detach(), noise)
 
     def solve(self, r: Tensor, close: float = CONVERGED) -> Tensor:
         return self.factor.solve(r[:, None])[:, 0]
@@ -265,6 +282,12 @@ class LocalStep(Step):
 
     def is_finite(self) -> Tensor:
         return self.stage.diagonal.isfinite().all(-1)
+
+
+def _noise(law: Any) -> Tensor:
+    """The variance of the noise; of rows with one side infinite."""
+    found: Tensor = law.noise_variance
+    return found if not law.side else torch.full_like(found, torch.inf)
 
 
 def joined(fields: Sequence[Tensor]) -> Tensor:

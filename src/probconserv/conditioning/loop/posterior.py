@@ -24,6 +24,7 @@ from ...solvers.shrinkage import shrinks, shrunk
 from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError, ProbConservError
+from ...support.tolerances import HOLDS
 from ...support.tree import once
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, Solved, StatePosterior
@@ -131,7 +132,10 @@ class NonlinearSolved(Solved):
 
     def _near(self, u: Fields) -> list[Rows]:
         """The laws that are not linear, as they are at u."""
-        return [each.linearised(u, each.count <= MOST_DENSE) for each in self.curved]
+        found = [each.linearised(u, each.count <= MOST_DENSE) for each in self.curved]
+        for rows, each in zip(found, self.curved, strict=True):
+            rows.side = each.side
+        return found
 
     def _at_bounds(self, u: Fields) -> list[Rows]:
         """What is at a bound, as exact rows."""
@@ -153,7 +157,8 @@ class NonlinearSolved(Solved):
     def _gaussian(self) -> tuple[tuple[Rows, ...], Chain | Shared, tuple[Tensor, ...]]:
         """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
-            rows = (*self.rows, *self._near(self.mean), *self._at_bounds(self.mean))
+            known = [_held(each, self.mean) for each in (*self.rows, *self._near(self.mean))]
+            rows = (*known, *self._at_bounds(self.mean))
             way = solve(rows, self.root)
             return rows, way, tuple(way.run(self.before)[1])
 
@@ -188,6 +193,17 @@ class NonlinearSolved(Solved):
             u = problem.fields(_in_chunks(problem, names, near))
             found.append(tuple(x.reshape(m.shape) for x, m in zip(u, y, strict=True)))
         return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+def _held(rows: Rows, u: Fields) -> Rows:
+    """Rows of a law; of rows with one side those that are at it."""
+    if not rows.side:
+        return rows
+    terms = rows.entrywise(1).apply(tuple(x.abs() for x in u)) + rows.value.abs()
+    at = (rows.residual(u).abs() <= HOLDS * terms).double()
+    present = at if rows.present is None else at * rows.present
+    value = (rows.value * at).detach()
+    return Rows(rows.label, rows.maps, value, torch.zeros_like(value), present, True)
 
 
 @dataclass(frozen=True)

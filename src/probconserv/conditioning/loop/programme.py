@@ -32,6 +32,7 @@ SETS, FINISH = 14, 3  # rounds of the active set: at first, and to finish
 PATIENCE = 1  # rounds that may change no fewer numbers than the one before
 ROUNDS, LOOK = 80, 16  # of the interior point; how often the active set looks
 FLOOR = 1e-3  # squared standard deviations, where a field hardly moves
+SETTLING = 3  # solves of the exact laws alone
 FRACTION = 0.99  # of the way to the boundary
 BEYOND = 1e7  # standard deviations: a set that is further away is empty
 
@@ -135,6 +136,7 @@ def in_units(
     points = mean.shape[-1]
     with torch.no_grad():
         plain, target = prior.detached(), value.detach().expand(len(mean), -1).clone()
+        precision = torch.where(precision * plain.variances < NEARLY_EXACT, 0.0, precision)
         sharp = precision * plain.variances > 1 / NEARLY_EXACT  # noise that rounding hides
         nearly = (sharp & precision.isfinite())[:, points:]
         rows = torch.where(sharp[:, points:, None], plain.rows, 0.0)
@@ -166,8 +168,10 @@ def _given_rows(prior: Prior, mean: Tensor, rows: Tensor, value: Tensor) -> tupl
     gram = rows @ cross.mT
     before = gram.diagonal(dim1=-2, dim2=-1)
     factor = Factor(gram, before, torch.zeros_like(before))
-    away = value[:, mean.shape[-1] :] - product(rows, mean)
-    start = mean + product(cross.mT, factor.solve(away[:, None])[:, 0])
+    start = mean
+    for _ in range(SETTLING):  # the first time by all of it, then by its rounding
+        away = value[:, mean.shape[-1] :] - product(rows, start)
+        start = start + product(cross.mT, factor.solve(away[:, None])[:, 0])
     seen = torch.cat([cross.mT, prior.rows @ cross.mT], 1)
     return start, (prior.variances - factor.whiten(seen).square().sum(-1)).clamp_min(0)
 
