@@ -328,6 +328,8 @@ def audit(post: Posterior) -> None:
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
     if isinstance(post, FieldPosterior) and len(post._solved.mean) > 1:
         raise InputError("`post` is one field of a state: audit the state instead.")
+    if isinstance(post._solved, NonlinearSolved) and post._solved.low:
+        raise InputError("`post` is within inequalities: it was looked at when it was made.")
     _look_at(post._solved, post.prior.parts)
 
 

@@ -113,6 +113,10 @@ STATIONARY = 1e-7
 ENOUGH_LOWER = 1e-4
 """Of the decrease that is expected: a step that brings less is shortened."""
 
+GIVES = 1e-4
+"""Of its variance: noise of an exact row as it is at a point, where no field within inequalities
+obeys it; the next step looks again."""
+
 FINISHED = 1e-6
 """Of the squared distance: an interior point whose gap is less is finished by an active set."""
 

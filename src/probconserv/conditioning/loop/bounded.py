@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...laws.inequalities import Limits
 from ...support.errors import InputError
-from ...support.tolerances import EPS, INSIDE, SETTLED, TINY
+from ...support.tolerances import EPS, GIVES, INSIDE, SETTLED, TINY
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
@@ -90,7 +90,7 @@ class BoundedStep(DenseStep):
         value = torch.cat([value.new_zeros(wide, before), value], -1)
         noise = problem.noise
         if elastic:
-            noise = torch.where(noise == 0, self.variance(), noise)
+            noise = torch.where(noise == 0, GIVES * self.variance(), noise)
         precision = torch.cat([noise.new_zeros(wide, before), 1 / noise], -1)
         rise = noise.new_zeros(wide, len(problem.rising))
         own = value[:, before:]
@@ -170,13 +170,13 @@ class BoundedStep(DenseStep):
         none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
         for _ in range(SETTLING):
             u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
-            u = problem.held(u)
+            u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
             misses = problem.look(u).misses * held
             if bool((misses.abs() <= SETTLED * self.terms().clamp_min(TINY)).all()):
                 break
             wanted = torch.cat([none, -misses], -1)
             u = u + given.once(torch.zeros_like(u), wanted)[0]
-        return problem.held(u)
+        return problem.held(torch.where(problem.variance > 0, u, problem.mean))
 
     def response(self) -> Tensor:
         found = self.nearest
