@@ -18,9 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...support.errors import InputError
 from ...support.tolerances import SHIFTS, SMALL_SHARE, THIN, TINY
 
 REFINED = 6  # times that a solve with repeated rows is corrected
+MOST = 1 << 27  # numbers of rows that stand for points
 WELL = 1e4  # times the inverse variance: a point without variance of its own is known well
 
 
@@ -89,6 +91,12 @@ class Given:
         if not self.places.shape[-1]:
             return rows
         own = hard.gather(-1, self.places)
+        if own.numel() * hard.shape[-1] > MOST:
+            raise InputError(
+                f"`field`: {own.shape[-1]} points of it lie beyond bounds and are moved by directions "
+                "alone, which is more than can be solved for together. Way out: give the field "
+                "variance of its own at each point."
+            )
         there = torch.zeros(
             *own.shape, hard.shape[-1], dtype=self.rows.dtype, device=self.rows.device
         )

@@ -135,8 +135,11 @@ def in_units(
     """The programme in units of what exact laws leave free; what these fix is not asked again."""
     points = mean.shape[-1]
     with torch.no_grad():
-        plain, target = prior.detached(), value.detach().expand(len(mean), -1).clone()
-        precision = torch.where(precision * plain.variances < NEARLY_EXACT, 0.0, precision)
+        plain = prior.detached()
+        silent = precision * plain.variances < NEARLY_EXACT  # noise so large that it says nothing
+    precision = torch.where(silent, 0.0, precision)
+    with torch.no_grad():
+        target = value.detach().expand(len(mean), -1).clone()
         sharp = precision * plain.variances > 1 / NEARLY_EXACT  # noise that rounding hides
         nearly = (sharp & precision.isfinite())[:, points:]
         rows = torch.where(sharp[:, points:, None], plain.rows, 0.0)
