@@ -3,7 +3,7 @@
 A trained ANP (stefan-modern, advection-modern, pme-modern, stefan-paper) is trained for 200 steps
 of 16 functions more: by its own loss, through Step 2 by LL or CRPS, or by the LL of the same rows
 without Step 2. All are scored after Step 2 on 100 validation functions that no training saw, at
-four times. Prints the table of docs/howto/train_losses.md as CSV.
+four times. Prints the table of docs/howto/train_through.md as CSV.
 """
 
 import sys
@@ -19,7 +19,7 @@ from probconserv.diagnostics.metrics import crps
 from probconserv.models import open_weights
 from probconserv.models._load import find_weights
 from probconserv.problems import find
-from probconserv.training import _losses, train
+from probconserv.training import _points, train
 
 FUNCTIONS, SEED, SAMPLES, TIMES = 100, 7, 16, (0.2, 0.4, 0.6, 0.8)  # of the time range
 NETWORKS = "stefan-modern", "advection-modern", "pme-modern", "stefan-paper"
@@ -57,9 +57,9 @@ def tuned(name: str, recipe: str, way: str) -> pc.models.AttentiveNeuralProcess:
     if changes is None:
         return open_weights(path)
     rate = 1e-4 if recipe == "paper" else 3e-5
-    conditioned = _losses.condition
+    conditioned = _points.condition
     if way == "rows without Step 2":
-        _losses.condition = lambda field, law: field
+        _points.condition = lambda field, law: field
     try:
         with tempfile.TemporaryDirectory() as out:
             return train(
@@ -67,7 +67,7 @@ def tuned(name: str, recipe: str, way: str) -> pc.models.AttentiveNeuralProcess:
                 samples=4, learning_rate=rate, validation=10, beta=0.0, plain=0.0, **changes,
             )  # fmt: skip
     finally:
-        _losses.condition = conditioned
+        _points.condition = conditioned
 
 
 def entry(values: Tensor, before: Tensor, unit: float, digits: int) -> str:

@@ -1,6 +1,7 @@
 """The names of the library, as users write them: `import probconserv as pc`, `pc.condition`.
 
-What is used less stands one level down: `pc.fields`, `pc.laws`, `pc.diagnostics`, `pc.errors`.
+What is used less stands one level down: in `pc.fields`, `pc.laws`, `pc.diagnostics`, `pc.models`
+and `pc.errors`.
 """
 
 from . import data as data

@@ -188,7 +188,7 @@ def ablate(
     split
         test, at the parameters of the tables, or validation, to choose by.
     out
-        The folder for ablation.json, .csv and .md; finished cells in it are reused.
+        The folder for ablation.json and ablation.csv; finished cells in it are reused.
     device
         auto, cpu or cuda.
     n
