@@ -93,9 +93,9 @@ class Given:
         own = hard.gather(-1, self.places)
         if own.numel() * hard.shape[-1] > MOST:
             raise InputError(
-                f"`field`: {own.shape[-1]} points of it lie beyond bounds and are moved by directions "
-                "alone, which is more than can be solved for together. Way out: give the field "
-                "variance of its own at each point."
+                f"`field`: {own.shape[-1]} points of it lie beyond bounds and are moved by "
+                "directions alone, which is more than can be solved for together. Way out: give "
+                "the field variance of its own at each point."
             )
         there = torch.zeros(
             *own.shape, hard.shape[-1], dtype=self.rows.dtype, device=self.rows.device
