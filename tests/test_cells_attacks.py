@@ -7,6 +7,7 @@ from seeds import generator
 
 import probconserv as pc
 from probconserv.solvers import engine as _engine
+from probconserv.solvers import tridiagonal as _tridiagonal
 
 MESH = pc.Mesh(x=np.linspace(0, 1, 6) ** 2, y=[0.0, 1.0, 3.0, 4.0])
 
@@ -15,6 +16,7 @@ MESH = pc.Mesh(x=np.linspace(0, 1, 6) ** 2, y=[0.0, 1.0, 3.0, 4.0])
 def iterated(monkeypatch):
     """All laws of cells are solved by conjugate gradients."""
     monkeypatch.setattr(_engine, "MOST_DENSE", 0)
+    monkeypatch.setattr(_tridiagonal, "WIDEST", 0)
 
 
 def made(scale=1.0, batch=()):

@@ -12,6 +12,7 @@ from probconserv.experiments.paper import reproduce
 from probconserv.models import AttentiveNeuralProcess
 from probconserv.problems import PROBLEMS, ClosedForm
 from probconserv.solvers import engine as _engine
+from probconserv.solvers import tridiagonal as _tridiagonal
 from probconserv.training import RECIPES, train
 
 SHAPE = (4, 7)
@@ -53,9 +54,10 @@ def test_mixtures_on_cuda(rng):
 
 
 @pytest.mark.parametrize("mesh", ["grid", "list"])
-@pytest.mark.parametrize("way", ["dense", "iterated"])
+@pytest.mark.parametrize("way", ["dense", "blocks", "iterated"])
 def test_budgets_of_cells_are_the_same_on_cuda(way, mesh, rng, monkeypatch):
     monkeypatch.setattr(_engine, "MOST_DENSE", 10**6 if way == "dense" else 0)
+    monkeypatch.setattr(_tridiagonal, "WIDEST", 256 if way == "blocks" else 0)
     cells = pc.Mesh(x=[0.0, 1.0, 1.5, 3.0], y=[0.0, 1.0, 2.0, 4.0, 5.0], periodic="y")
     names = ("fx", "fy")
     if mesh == "list":

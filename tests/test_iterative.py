@@ -15,6 +15,7 @@ import probconserv.solvers.engine as engine
 import probconserv.solvers.estimate as estimate
 import probconserv.solvers.iterative as iterative
 import probconserv.solvers.sparse as sparse
+import probconserv.solvers.tridiagonal as tridiagonal
 
 DENSE, ITERATED = 10**9, 0
 TIMES = [0.0, 0.4, 1.3, 1.5]
@@ -38,6 +39,7 @@ every_mesh = pytest.mark.parametrize("mesh", MESHES.values(), ids=MESHES)
 def rows(monkeypatch):
     """rows(DENSE) or rows(ITERATED) says how all that comes is solved: without a factor."""
     monkeypatch.setattr(sparse, "MOST_ROWS", 0)
+    monkeypatch.setattr(tridiagonal, "WIDEST", 0)
     return lambda most: monkeypatch.setattr(engine, "MOST_DENSE", most)
 
 

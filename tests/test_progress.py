@@ -10,6 +10,7 @@ import probconserv as pc
 from probconserv.solvers import engine as _engine
 from probconserv.solvers import iterative as _iterative
 from probconserv.solvers import sparse as _sparse
+from probconserv.solvers import tridiagonal as _tridiagonal
 from probconserv.support.progress import Ticker
 
 
@@ -37,6 +38,7 @@ def test_short_work_and_pipes_see_nothing(stream, monkeypatch):
 def made(monkeypatch):
     """Three cells at two times, to be solved by conjugate gradients."""
     monkeypatch.setattr(_engine, "MOST_DENSE", 0)
+    monkeypatch.setattr(_tridiagonal, "WIDEST", 0)
     state = pc.State(u=(torch.ones(2, 3).double().cumsum(0), 1.0), F=(torch.zeros(1, 4), 1.0))
     return state, pc.cell_budgets(pc.Mesh(x=[0.0, 1.0, 2.0, 3.0]), [0.0, 1.0], "F")
 

@@ -6,6 +6,7 @@ import torch
 
 import probconserv as pc
 from probconserv.solvers import engine as _engine
+from probconserv.solvers import tridiagonal as _tridiagonal
 
 D = torch.float64
 
@@ -43,6 +44,12 @@ CASES = {
 }
 
 
+@pytest.fixture(params=[256, 0], ids=["blocks", "factor"], autouse=True)
+def way(request, monkeypatch):
+    """Rows that are too many for a dense matrix are solved by blocks along time, or as others."""
+    monkeypatch.setattr(_tridiagonal, "WIDEST", request.param)
+
+
 @pytest.fixture
 def many(monkeypatch):
     """All rows are solved as if they were too many for a dense matrix."""
@@ -50,12 +57,19 @@ def many(monkeypatch):
 
 
 @pytest.fixture(params=CASES.values(), ids=CASES)
-def both(request, monkeypatch):
+def both(request, way, monkeypatch):
     """The posterior as of many rows, and by one dense matrix."""
     state, laws = made(**request.param)
     dense = pc.condition(state, *laws)
     monkeypatch.setattr(_engine, "MOST_DENSE", 0)
     return pc.condition(state, *laws), dense, laws
+
+
+def test_blocks_are_used_where_a_time_has_few_rows(many, request):
+    state, laws = made()
+    last = pc.condition(state, *laws)._solved.way.stages[-1]
+    by_blocks = request.node.name.endswith("[blocks]")
+    assert isinstance(last, _tridiagonal.Tridiagonal) == by_blocks
 
 
 @pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

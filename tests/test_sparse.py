@@ -31,12 +31,14 @@ import probconserv.laws.maps as maps
 import probconserv.solvers.engine as engine
 import probconserv.solvers.iterative as iterative
 import probconserv.solvers.sparse as sparse
+import probconserv.solvers.tridiagonal as tridiagonal
 
 
 @pytest.fixture
 def factored(monkeypatch):
     """Says that all rows that come are solved by the factor of a sparse matrix."""
     monkeypatch.setattr(iterative, "SOON", 0)
+    monkeypatch.setattr(tridiagonal, "WIDEST", 0)
     return lambda: monkeypatch.setattr(engine, "MOST_DENSE", 0)
 
 

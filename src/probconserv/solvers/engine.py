@@ -29,6 +29,7 @@ from .iterative import Iterative
 from .joint import Joint, surely
 from .shared import Shared
 from .stages import Banded, ByRow, Numbers, SinglePoints, Stage, share_no_point
+from .tridiagonal import Tridiagonal, chained
 
 MOST_DENSE = 512  # rows of one part up to which local ones are always solved by a dense matrix
 LITTLE_WORK = 1 << 31  # products up to which all are
@@ -111,7 +112,7 @@ class Chain(Node):
     def weighed(self, u: Fields, residuals: Sequence[Tensor]) -> Tensor | None:
         """How far noisy rows of the last stage are from G u - b = sigma^2 lambda, beside sizes."""
         last = self.stages[-1]
-        if not isinstance(last, Joint) or not any_of(last.noise > 0):
+        if not isinstance(last, Joint | Tridiagonal) or not any_of(last.noise > 0):
             return None
         return (last.residual(u) - last.noise * last.multiplier(residuals[-1])) * (last.noise > 0)
 
@@ -270,7 +271,10 @@ def _general(
         lead = free_axes(laws, root.shapes)
     has_factor = isinstance(root, Independent) and laws[0].value.is_cpu
     most = LITTLE_WORK if has_factor else MOST_WORK
-    if _many(laws, root.shapes) and not (MOST_DENSE and _fits(laws, root.shapes, most)):
+    many = _many(laws, root.shapes)
+    if many and isinstance(root, Independent) and chained(laws, root.shapes, lead):
+        return Tridiagonal(laws, prior, root, lead)
+    if many and not (MOST_DENSE and _fits(laws, root.shapes, most)):
         return Iterative(laws, prior, root, lead, slack)
     return Joint(laws, prior, root, lead)
 
