@@ -196,3 +196,17 @@ def test_limits_take_laws_without_noise():
         pc.at_least(3.0)
     with pytest.raises(pc.errors.InputError, match="`weighted_sum` has noise, and a limit"):
         pc.at_most(pc.weighted_sum([1.0, 1.0], 1.0, noise=0.1))
+
+
+@pytest.mark.parametrize("kind", ["diagonal", "dense"])
+def test_the_variance_of_points_that_are_tied_is_that_of_their_equality(kind):
+    mean, variance = np.array([1.0, 0.0, -1.0, 2.0]), np.array([1.0, 2.0, 0.5, 1.5])
+    prior = {
+        "diagonal": pc.Diagonal(mean, variance),
+        "dense": pc.Dense(mean, np.diag(variance)),
+    }[kind]
+    law, tied = pc.weighted_sum(np.ones(4), 2.5), [[1.0, -1.0, 0, 0], [0, 1.0, -1.0, 0]]
+    found = pc.condition(prior, law, pc.monotone(), draws=0)
+    wanted = pc.condition(prior, law, pc.linear(tied, [0.0, 0.0]))
+    torch.testing.assert_close(found.point, wanted.mean, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.variance, wanted.variance)

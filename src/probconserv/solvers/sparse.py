@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 100_000  # of one part
 MOST_PAIRS = 1 << 24  # of rows that read the same point, in all parts
-MOST_AGAIN = 1 << 34  # numbers of the factor, times points whose variance is a sum of squares
+MOST_AGAIN = 1 << 32  # numbers of the factor, times points whose variance is a sum of squares
 HALF = 0.5  # the most of it
 STEPS = 9  # corrections of lambda at most
 AT_ONCE = 1 << 22  # numbers that are worked on at a time

@@ -146,7 +146,8 @@ class NonlinearSolved(Solved):
             maps.append(("bounds", Sum(there, 0), there * x.detach(), None))
             if self.slopes[i]:
                 rising = Matrix(rows_that_rise(self.slopes[i : i + 1], [own]).to(x.device), own)
-                tied = rising.apply(x).abs() <= HOLDS * rising.entrywise(1).apply(x.abs())
+                size = rising.entrywise(1).apply(x.abs() + self.root.variance[i].sqrt())
+                tied = rising.apply(x).abs() <= HOLDS * size
                 level = tied.double()
                 maps.append(("monotone", rising, torch.zeros_like(level), level))
             for label, one, value, present in maps:
