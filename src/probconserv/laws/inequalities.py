@@ -203,7 +203,7 @@ def at_most(law: "Law | NonlinearLaw") -> Inequality:
     --------
     >>> import probconserv as pc
     >>> energy = pc.nonlinear(lambda u: u.square().sum(), 25.0)
-    >>> pc.project(pc.Diagonal([6.0, 8.0], 1.0), at_most(energy)).mean
+    >>> pc.project(pc.Diagonal([6.0, 8.0], 1.0), at_most(energy)).mean.round(decimals=9)
     tensor([3., 4.], dtype=torch.float64)
     """
     return _one_sided(law, -1)
