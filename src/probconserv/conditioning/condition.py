@@ -132,7 +132,7 @@ def condition(
     """
     linear, curved, inequalities = _kinds(laws)
     field = field if isinstance(field, State) else as_field(field)
-    sided = any(isinstance(one, OneSided) for one in inequalities)
+    sided = any(one.side for one in inequalities)
     point_only = check.is_whole(draws) and draws == 0
     if inequalities and not curved and not sided and not point_only:
         return _condition_within(field, linear, inequalities, draws, generator)
@@ -214,7 +214,7 @@ def _condition_curved(
     device = means[0].device
     limits = limits_of(inequalities, prior.names, shapes, dtypes, device) if inequalities else ()
     curved = (*known, *(law.on(prior.names, means) for law in laws))
-    for one in (one for one in inequalities if isinstance(one, OneSided)):
+    for one in (cast(OneSided, one) for one in inequalities if one.side):
         linear = one.law.kind == "linear"
         more: Any = laid_on(prior, [one.law])[0] if linear else one.law.on(prior.names, means)
         more.side = one.side
@@ -408,7 +408,7 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
 def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ...]) -> list[Tensor]:
     """The nearest fields that obey the laws."""
     linear, curved, inequalities = _kinds(laws)
-    sided = any(isinstance(one, OneSided) for one in inequalities)
+    sided = any(one.side for one in inequalities)
     if inequalities and not curved and not sided:
         return nearest_within(names, means, linear, inequalities)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]

@@ -178,7 +178,7 @@ def evaluate(
     if law is not None and getattr(law, "kind", "") != "nonlinear":
         check_law(law)
     if space_dims is None:
-        space_dims = law.space_dims if isinstance(law, Law) else 1
+        space_dims = getattr(law, "space_dims", 1)  # one that is not linear has no such axes
     how = None if samples is None else check.samples(samples, "samples"), generator, space_dims
     if not isinstance(field, State):
         field = as_field(field)

@@ -28,6 +28,8 @@ class Inequality:
     """
 
     kind = "inequality"
+    side = 0  # 1 where the rows of a law are at least its values, -1 at most
+    truncated = False  # whether what lies outside is impossible
 
     def __init__(self, label: str, of: str) -> None:
         self.label, self.of = label, check.name("of", of)

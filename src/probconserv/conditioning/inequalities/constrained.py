@@ -15,9 +15,8 @@ from ...fields.covariances import Fields, Independent, shared_axes
 from ...fields.gaussian import Diagonal, Field
 from ...fields.mixture import Mixture
 from ...fields.state import State, covariance_of
-from ...laws.inequalities import Bounds, Inequality, Limits, limits_of, sloping_axes
+from ...laws.inequalities import Inequality, Limits, limits_of, sloping_axes
 from ...laws.law import Law, Rows
-from ...laws.maps import Select, Sum
 from ...solvers.shrinkage import shrunk
 from ...solvers.stages import SinglePoints
 from ...support import checks as check
@@ -99,7 +98,7 @@ def _line_by_line(
 ) -> tuple[Found, int] | None:
     """The fast way, where one number for each row of one law decides."""
     shapes = root.shapes
-    points = tuple(r for r in rows if isinstance(r.map, Select))
+    points = tuple(r for r in rows if r.map.is_points)
     others = [r for r in rows if r not in points]
     if not _linewise.suits(others, limits):
         return None
@@ -243,7 +242,8 @@ def _truncated(
     if not isinstance(prior, Diagonal) or not alone:
         raise InputError(NOT_TRUNCATED)
     rows = before[0] if before else laws[0].to(prior.device).on(("",), [prior.shape])
-    if not isinstance(rows.map, Sum) or not rows.map.dims:
+    one_sum = rows.map.is_disjoint and not rows.map.rows_of_place
+    if not one_sum or not rows.map.dims:
         raise InputError(
             "`truncated` bounds take a law on sums, `integral` or `weighted_sum`, not "
             f"`{rows.label}`."
@@ -268,7 +268,7 @@ NOT_TRUNCATED = (
 
 
 def _any_truncated(inequalities: Sequence[Inequality]) -> bool:
-    return any(isinstance(one, Bounds) and one.truncated for one in inequalities)
+    return any(one.truncated for one in inequalities)
 
 
 def mixture_within(

@@ -16,7 +16,6 @@ from torch import Tensor
 from ...fields.blocks import root_of
 from ...laws.inequalities import Limits, carried
 from ...laws.law import Rows
-from ...laws.maps import Disjoint, Regions, Sum
 from ...support.errors import InfeasibleError
 from ...support.rowwise import root_of_falling
 from ...support.tolerances import TINY
@@ -48,9 +47,10 @@ def suits(rows: Sequence[Rows], limits: Sequence[Limits]) -> bool:
         return True
     maps = [(m, one) for m, one in zip(rows[0].maps, limits, strict=True) if m is not None]
     if not any(one.slopes for _, one in maps):
-        return all(isinstance(m, Disjoint) for m, _ in maps)
+        return all(m.is_disjoint for m, _ in maps)
     (m, one), *others = maps
-    return not others and isinstance(m, Sum) and -one.slopes[0][0] <= m.dims
+    one_sum = m.is_disjoint and not m.rows_of_place
+    return not others and one_sum and -one.slopes[0][0] <= m.dims
 
 
 @dataclass(frozen=True)
@@ -174,16 +174,15 @@ class Group:
         low, high = carried(low, high, ((-1, 1),))
         self.mean, self.low, self.high = (t.reshape(shape) for t in (mean, low, high))
 
-    def _read(self, law: Rows, maps: Sequence[object]) -> None:
+    def _read(self, law: Rows, maps: Sequence[Any]) -> None:
         """The rows of the law: weights (1, E) or (P, E), value and noise (P, R)."""
         weights = []
         for m, layout in zip(maps, self.layouts, strict=True):
-            assert isinstance(m, Disjoint)
             alone = m.weights.ndim == m.dims
             shape = layout.shape[len(layout.shape) - m.dims :] if alone else layout.shape
             own = LineLayout(torch.Size(shape), m.dims, layout.axis)
             weights.append(own.flat(m.weights.expand(shape)) * layout.sign)
-            if isinstance(m, Regions):
+            if m.rows_of_place:
                 labels = m.labels.flatten()
                 self.labels = labels if self.labels is None else torch.cat([self.labels, labels])
         places = max(len(w) for w in weights)
@@ -340,9 +339,9 @@ class Group:
         return found
 
 
-def _layout(shape: torch.Size, m: object, limits: Limits) -> LineLayout:
+def _layout(shape: torch.Size, m: Any, limits: Limits) -> LineLayout:
     axis, sign = limits.slopes[0] if limits.slopes else (-1, 1)
-    dims = m.dims if isinstance(m, Disjoint) else min(len(shape), max(1, -axis))
+    dims = m.dims if m is not None else min(len(shape), max(1, -axis))
     return LineLayout(shape, dims, axis, sign)
 
 
