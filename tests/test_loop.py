@@ -182,3 +182,36 @@ def test_bounds_alone_without_draws_have_a_point(kind):
     mean = np.array([-0.5, 0.3, 2.0])
     prior = pc.Diagonal(mean, 1.0) if kind == "diagonal" else pc.Dense(mean, np.eye(3))
     assert pc.condition(prior, pc.bounds(0.0, 1.0), draws=0).point.tolist() == [0.0, 0.3, 1.0]
+
+
+def test_what_is_too_large_is_refused_before_it_is_made():
+    wide = pc.Diagonal(np.zeros((256, 256)), 1.0)
+    totals = pc.weighted_sum(np.ones((256, 256)), 1.0), pc.weighted_sum(np.eye(256), 1.0)
+    for draws in (2, 0):
+        with pytest.raises(pc.errors.InputError, match="`laws`: these tie 65536 points"):
+            pc.condition(wide, *totals, pc.monotone(axis=0), draws=draws, generator=None)
+    with pytest.raises(pc.errors.InputError, match=r"`laws`: these have 1100 rows in a part"):
+        pc.condition(
+            pc.Dense(np.zeros((1, 2200)), np.eye(2200)),
+            pc.linear(np.kron(np.eye(1100), [1.0, 1.0]), np.ones(1100)),
+            pc.bounds(0.0),
+            draws=0,
+        )
+    alone = pc.LowRank(np.zeros(12_000), np.ones((1, 12_000)))
+    with pytest.raises(pc.errors.InputError, match=r"`field`: .* points of it lie beyond bounds"):
+        pc.condition(alone, pc.bounds(low=1.0), draws=2, generator=generator())
+
+
+def test_results_without_draws_say_what_they_cannot():
+    prior, low = pc.Diagonal([0.0, 1.0, 1.0], 1.0), pc.bounds(low=0.5)
+    post = pc.condition(prior, low, draws=0)
+    with pytest.raises(pc.errors.InputError, match="`post` is within inequalities"):
+        pc.audit(post)
+    mixture = pc.Mixture(pc.Diagonal(np.zeros((2, 1, 3)), 1.0))
+    with pytest.raises(pc.errors.InputError, match="`field`: a mixture takes linear laws"):
+        pc.condition(mixture, low, draws=0)
+    for wrong in (1, -1):
+        with pytest.raises(pc.errors.InputError, match="`draws`"):
+            pc.condition(prior, low, draws=wrong)
+    with pytest.raises(pc.errors.InputError, match="`draws`"):
+        pc.condition(prior, low, draws=False)

@@ -146,5 +146,5 @@ UNREACHED = 1e-12
 inequalities miss by more is an error."""
 
 NEARLY_EXACT = 1e-13
-"""Of its variance: noise of a row that is less is rounding beside inequalities; its value is taken
-as exact, as near to it as bounds allow. Noise whose inverse is less of the row's says nothing."""
+"""Of its variance: noise of a row that is less cannot be weighed beside inequalities; its value,
+with the noise drawn, is taken as exact, as near to it as bounds allow."""

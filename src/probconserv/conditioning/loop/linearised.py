@@ -20,6 +20,8 @@ from ...solvers.factor import Factor
 from ...solvers.iterative import Iterative
 from ...support.tolerances import CONVERGED, ROUNDED, TINY
 from ...support.tree import Node
+from .given import product
+from .within import Layout
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
 SMALL = 1e-3  # share of mean and standard deviation below which values count as this much
@@ -57,8 +59,8 @@ class NonlinearProblem(Node):
         self.sides = tuple(law.side for law in laws)
         self.is_dense = sum(self.counts) <= MOST_DENSE
         if self.is_dense:
-            some = pairs[: len(linear)]
-            self.matrix = tuple(_dense(law, size, self.shapes) for law, size in some)
+            layout = Layout(tuple(shapes), 1)
+            self.matrix = tuple(layout.matrix(law) for law in linear)
             self.directions, self.rest = _parts(root)
         else:
             self.root, self.linear = root, linear
@@ -131,7 +133,7 @@ class NonlinearProblem(Node):
             laws: tuple[Any, ...] = (*self.linear, *self.curved)
             return Linearisation(u, joined([law.apply(fields) for law in laws]) - self.value, ())
         pulled = [curved.pulled(fields) for curved in self.curved]
-        found = [u[:, :0], *(_product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
+        found = [u[:, :0], *(product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
         return Linearisation(u, joined(found) - self.value, tuple(back for _, back in pulled))
 
     def step(self, look: Linearisation) -> "Step":
@@ -228,7 +230,7 @@ class DenseStep(Step):
         self.gram = self.rows @ problem.times(self.rows).mT
 
     def along(self, v: Tensor) -> Tensor:
-        return _product(self.rows, v)
+        return product(self.rows, v)
 
     def back(self, v: Tensor) -> Tensor:
         return (v[:, None] @ self.rows)[:, 0]
@@ -243,7 +245,7 @@ class DenseStep(Step):
         return self.factor.solve(r[:, None])[:, 0]
 
     def terms(self) -> Tensor:
-        return self.problem.value.abs() + _product(self.rows.abs(), self.problem.sizes(self.look.u))
+        return self.problem.value.abs() + product(self.rows.abs(), self.problem.sizes(self.look.u))
 
     def is_finite(self) -> Tensor:
         return self.rows.isfinite().flatten(1).all(-1)
@@ -293,22 +295,6 @@ def _noise(law: Any) -> Tensor:
 def joined(fields: Sequence[Tensor]) -> Tensor:
     """The fields of each part as one vector, (P, N)."""
     return torch.cat([x.reshape(len(x), math.prod(x.shape[1:])) for x in fields], 1)
-
-
-def _product(rows: Tensor, u: Tensor) -> Tensor:  # (P, K, N), (P, N) to (P, K)
-    return (rows @ u[..., None])[..., 0]
-
-
-def _dense(law: Rows, size: Sequence[int], shapes: Sequence[Sequence[int]]) -> Tensor:  # (P, K, N)
-    """The rows of a linear law as a matrix."""
-    count = math.prod(size[1:])
-    eye = torch.eye(count, dtype=torch.float64, device=law.value.device)
-    found = law.adjoint(eye.reshape(count, 1, *size[1:]).expand(count, *size))
-    wide = [
-        eye.new_zeros(()).expand(count, size[0], *n) if x is None else x
-        for x, n in zip(found, shapes, strict=True)
-    ]
-    return torch.stack([joined(each) for each in zip(*wide, strict=True)], 1)
 
 
 def _parts(root: Independent | Correlated) -> tuple[Tensor | None, Tensor | None]:

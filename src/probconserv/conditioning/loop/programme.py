@@ -24,6 +24,7 @@ from ...support.tolerances import (
     INSIDE,
     NEARLY_EXACT,
     OPTIMAL,
+    SETTLED,
     TINY,
 )
 from .given import Given, Prior, picked, product
@@ -136,7 +137,7 @@ def in_units(
     points = mean.shape[-1]
     with torch.no_grad():
         plain = prior.detached()
-        silent = precision * plain.variances < NEARLY_EXACT  # noise so large that it says nothing
+        silent = precision * plain.variances < SETTLED  # noise so large that it says nothing
     precision = torch.where(silent, 0.0, precision)
     with torch.no_grad():
         target = value.detach().expand(len(mean), -1).clone()
@@ -155,7 +156,11 @@ def in_units(
         pinned = torch.cat([side, torch.zeros_like(own)], -1)
         pinned = torch.where(low == high, 1.0, pinned) * ~fixed
         target = torch.where(pinned > 0, low, torch.where(pinned < 0, high, target))
+        stays = (fixed | (pinned != 0))[:, None, :points]
+        known = ~((plain.rows != 0) & ~stays).any(-1)  # rows that read nothing else weigh nothing
+        idle = torch.cat([torch.zeros_like(side, dtype=torch.bool), known], -1) & ~sharp
         changed = (pinned != 0) | (sharp & precision.isfinite())
+    precision = torch.where(idle, 0.0, precision)
     if bool(changed.any()):
         value = torch.where(changed, target, value)
         precision = torch.where(changed, torch.inf, precision)

@@ -82,6 +82,9 @@ def rows_that_rise(
 
     slopes: of each field, (axis, sign). shapes: of each field in one part.
     """
+    each = [(shape, axis) for own, shape in zip(slopes, shapes, strict=True) for axis, _ in own]
+    count = sum(math.prod(shape) // shape[axis] * (shape[axis] - 1) for shape, axis in each)
+    check_size(sum(map(math.prod, shapes)), count)
     pairs, start = [torch.zeros(0, 2, dtype=torch.int64)], 0
     for own, shape in zip(slopes, shapes, strict=True):
         numbers = start + torch.arange(math.prod(shape)).reshape(shape)
@@ -94,6 +97,17 @@ def rows_that_rise(
     found = torch.zeros(len(at), start, dtype=torch.float64)
     signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)
     return found.scatter_(1, at, signs.expand(at.shape))
+
+
+def check_size(points: int, width: int) -> None:
+    """width: rows and directions of a part."""
+    if width > MOST_ROWS or width * points > MOST:
+        raise InputError(
+            f"`laws`: these tie {points} points to each other, by {width} rows and directions. "
+            f"Inequalities beside them are solved for up to {MOST_ROWS} of these, and {MOST} as "
+            "the product of the two. Ways out: laws and inequalities at each time by itself, a "
+            "field of independent points with one exact law, or a coarser grid."
+        )
 
 
 class Within:
@@ -118,24 +132,30 @@ class Within:
         self.mean, self.root = prior, root.joined(lead)
         own = [shape[lead:] for shape in shapes]
         self.rising = rows_that_rise([one.slopes for one in limits], own).to(prior[0].device)
-        self._check_size()
+        self.width = self._width()
+        check_size(sum(self.layout.sizes), self.width)
+        self._parts = self._of_all()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self._start(rows, slack)
 
-    def _check_size(self) -> None:
-        shapes, lead, points = self.layout.shapes, self.lead, sum(self.layout.sizes)
-        counts = [math.prod(each.row_shape(shapes)[lead:]) for each in self.laws]
-        self.width = max(1, len(self.rising) + sum(counts))
-        if isinstance(self.root, Correlated):
-            self.width += len(self.root.directions[0])
-        if self.width > MOST_ROWS or self.width * points > MOST:
-            raise InputError(
-                f"`laws`: these tie {points} points to each other, by {self.width} rows and "
-                f"directions. Inequalities beside them are solved for up to {MOST_ROWS} of these, "
-                f"and {MOST} as the product of the two. Ways out: laws and inequalities at each "
-                "time by itself, a field of independent points with one exact law, or a coarser "
-                "grid."
-            )
+    def _width(self) -> int:
+        """Rows and directions of a part."""
+        shapes = self.layout.shapes
+        counts = [math.prod(each.row_shape(shapes)[self.lead :]) for each in self.laws]
+        directions = 0 if isinstance(self.root, Independent) else len(self.root.directions[0])
+        return max(1, len(self.rising) + sum(counts) + directions)
+
+    def _of_all(self) -> tuple[Tensor, Tensor | None, Tensor]:
+        """D, F and J of all parts, or one that all share."""
+        layout, root = self.layout, self.root
+        matrices = [layout.matrix(rows) for rows in self.laws]
+        rising = self.rising.expand(max([1, *map(len, matrices)]), -1, -1)
+        directions, own = None, root if isinstance(root, Independent) else root.rest
+        if isinstance(root, Correlated):
+            directions = layout.flat(root.directions, 1).movedim(0, 1)
+        rest = self.rising.new_zeros(1, sum(layout.sizes))
+        rest = rest if own is None else layout.flat(own.variance)
+        return rest, directions, torch.cat([rising, *matrices], 1)
 
     def _ends(self, limits: Sequence[Limits], name: str) -> Tensor:
         each = zip(limits, self.layout.shapes, strict=True)
@@ -145,12 +165,12 @@ class Within:
     def _start(self, rows: tuple[Rows, ...], slack: float) -> None:
         """Looks at exact laws alone; what these fix narrows the limits of what rises or falls."""
         y, noise = self._drawn(0, None)
-        u, fixed = torch.empty_like(y[0]), torch.empty_like(y[0], dtype=torch.bool)
+        u = torch.empty_like(y[0])
         wrong: InfeasibleError | None = None
         for parts in self._chunks(1):
             some = [x[:, parts] for x in noise]
             problem, start = self._problem(parts, y[:, parts], some, exact_only=True)
-            u[parts], fixed[parts] = start.u, start.fixed[:, : u.shape[-1]]
+            u[parts] = start.u
             near = max(CONVERGED, self.grain) * (start.u.abs().amax(-1, keepdim=True) + EPS)
             broken = (start.broken - near).amax(-1)
             if bool((broken > 0).any()):
@@ -165,7 +185,7 @@ class Within:
             check_met(rows, fields, self.mean, self.root, slack)
         if wrong is not None:
             raise wrong
-        each = zip(self.limits, self.layout.fields(fixed), placed(rows, fields), strict=True)
+        each = zip(self.limits, _known(rows, self.root), placed(rows, fields), strict=True)
         self.limits = [one.given(at, x) for one, at, x in each]
         self.tight = [self._ends(self.limits, name) for name in ("low", "high")]
 
@@ -211,18 +231,8 @@ class Within:
             t = t if len(t) == 1 else t[parts]
             return t if len(t) == 1 else t.repeat(draws, *[1] * (t.ndim - 1))
 
-        matrices = [layout.matrix(rows) for rows in self.laws]
-        rising = self.rising.expand(max(1, *map(len, matrices), 1), -1, -1)
-        rows = each(torch.cat([rising, *matrices], 1))
-        directions = None
-        own: Independent | None
-        if isinstance(self.root, Correlated):
-            directions = each(layout.flat(self.root.directions, 1).movedim(0, 1))
-            own = self.root.rest
-        else:
-            own = self.root
-        rest = mean.new_zeros(1, mean.shape[-1])
-        rest = rest if own is None else each(layout.flat(own.variance))
+        rest, directions, rows = self._parts
+        prior = Prior(each(rest), None if directions is None else each(directions), each(rows))
         before = mean.shape[-1] + len(self.rising)
         values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
         for law, add in zip(self.laws, noise, strict=True):
@@ -235,7 +245,7 @@ class Within:
         rise = mean.new_zeros(1, len(self.rising))
         low = _beside([each(self.low), rise, -free])
         high = _beside([each(self.high), torch.full_like(rise, torch.inf), free])
-        return in_units(Prior(rest, directions, rows), mean, value, precision, low, high)
+        return in_units(prior, mean, value, precision, low, high)
 
     def _moved(self, problem: Programme, parts: Tensor) -> Tensor:  # (draws parts, N)
         """The nearest fields, to the last digit within the limits."""
@@ -351,6 +361,16 @@ class Within:
             numbers = torch.arange(math.prod(size)).reshape(self.layout.parts, -1)[part]
             names += [law.name(unravelled(i, size)) for i in numbers.tolist()]
         return names
+
+
+def _known(rows: Sequence[Rows], root: Independent | Correlated) -> list[Tensor]:
+    """Points whose value is known to the last digit: of no variance, or read by an exact row."""
+    found = [v == 0 for v in root.variance]
+    for one in rows:
+        if one.map.is_points:
+            exact = (one.noise_variance == 0).double().expand(one.row_shape(root.shapes))
+            found[one.first] = found[one.first] | (one.map.adjoint(exact) > 0)
+    return found
 
 
 def placed(rows: Sequence[Rows], u: Fields) -> Fields:
