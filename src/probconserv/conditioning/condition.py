@@ -35,7 +35,8 @@ from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, FieldDraws, StateDraws
 from .inequalities.constrained import condition_within, dtype_of, mixture_within, nearest_within
-from .loop.posterior import NonlinearPosterior, NonlinearSolved, NonlinearStatePosterior
+from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
+from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
 from .unmeasured import Eliminated, eliminated
 

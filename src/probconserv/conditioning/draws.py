@@ -42,6 +42,8 @@ class Draws(Kept):
     (tensor([0., 1.], dtype=torch.float64), tensor([0., 3.], dtype=torch.float64))
     """
 
+    redrawn: int = 0  # how many did not get to laws that are not linear, and were drawn again
+
     def __new__(
         cls, draws: ArrayLike, event_dims: int = 1, point: ArrayLike | None = None
     ) -> "FieldDraws":
@@ -57,6 +59,8 @@ class FieldDraws(Draws, Field, noun="Draws"):
         The draws.
     point : Tensor, shape (..., T, M)
         A field that stands for all of them, or None.
+    redrawn : int
+        How many draws did not get to laws that are not linear, and were drawn again.
     """
 
     stacked = ("draws",)
@@ -207,6 +211,8 @@ class StateDraws(Draws, State, noun="Draws"):
         The names of the fields.
     parts : tuple of Draws
         The fields, in the order of their names.
+    redrawn : int
+        How many draws did not get to laws that are not linear, and were drawn again.
 
     Examples
     --------
