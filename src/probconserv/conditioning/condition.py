@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank, check_measured
+from ..fields.gaussian import Diagonal, Field, LowRank, check_measured, random_normals
 from ..fields.mixture import Mixture
 from ..fields.state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.inequalities import Inequality, OneSided, limits_of
@@ -47,7 +47,7 @@ Generator: TypeAlias = torch.Generator | None
 
 
 @overload
-def condition(field: Mixture, *laws: Law) -> Mixture: ...
+def condition(field: Mixture, *laws: Law | NonlinearLaw) -> Mixture: ...
 @overload
 def condition(field: State, *laws: Law) -> StatePosterior: ...
 @overload
@@ -85,7 +85,8 @@ def condition(
     ----------
     field : Field, State, or what `as_field` takes
         The prior. In a `Mixture` every component is conditioned, and its weight is multiplied by
-        its evidence. A posterior is conditioned again with all laws on its prior, so that two steps
+        its evidence (of laws that are not linear, that of their tangents at the component's point).
+        A posterior is conditioned again with all laws on its prior, so that two steps
         are the same as one.
     *laws : Law, NonlinearLaw or Inequality
         One or more, in any order. Those made by `nonlinear` need not be linear. With `bounds` or
@@ -137,8 +138,11 @@ def condition(
     point_only = check.is_whole(draws) and draws == 0
     if inequalities and not curved and not sided and not point_only:
         return _condition_within(field, linear, inequalities, draws, generator)
-    if isinstance(field, Mixture) and not curved and not inequalities:
-        return _condition_mixture(field, linear)
+    if isinstance(field, Mixture) and not inequalities:
+        return _condition_mixture(field, (*linear, *_for_each(curved)))
+    if isinstance(field, Mixture) and not point_only:
+        given = _for_each(curved), _for_each(inequalities)
+        return _mixture_curved(field, linear, *given, draws, generator)
     if inequalities and not point_only:
         _check_draws(draws)
     prior, rows, known = _given(field)
@@ -182,9 +186,8 @@ def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, .
         )
     if isinstance(field, Mixture):
         raise InputError(
-            "`field`: a mixture takes linear laws, and inequalities with draws. Condition "
-            "`field.components`, and mix them again: Mixture(condition(field.components, law)) or "
-            "their draws."
+            "`field`: a mixture takes inequalities with draws. Leave out `draws=0`, or condition "
+            "`field.components`."
         )
     compiling = torch.compiler.is_compiling()  # nothing is changed in place there
     return field if compiling else field._map(Tensor.clone), (), ()
@@ -229,6 +232,43 @@ def _condition_curved(
     return kind(prior, found)
 
 
+def _for_each(given: Sequence[Any]) -> tuple[Any, ...]:
+    """Laws that are not linear and inequalities of each component of a mixture, on axis 0."""
+    found = []
+    for one in given:
+        if isinstance(one, OneSided):
+            one = OneSided(_for_each([one.law])[0], one.side)
+        elif getattr(one, "kind", "") == "nonlinear":
+            dims = one.batch_dims + 1
+            one = NonlinearLaw(one.function, one.value, one.noise, dims, one.of, one.label)
+        found.append(one)
+    return tuple(found)
+
+
+def _mixture_curved(
+    field: Mixture,
+    linear: tuple[Law, ...],
+    curved: tuple[NonlinearLaw, ...],
+    inequalities: tuple[Inequality, ...],
+    draws: int,
+    generator: Generator,
+) -> FieldDraws:
+    """A mixture given laws, and inequalities of which some or the laws are not linear, as draws.
+
+    Weights are those that the laws give; the inequalities move draws and change no weight.
+    """
+    _check_draws(draws)
+    laws: tuple[Law | NonlinearLaw, ...] = (*linear, *curved)
+    mixture = _condition_mixture(field, laws) if laws else field
+    prior, rows, known = _given(mixture.components)
+    mixture = mixture._with(components=_condition_curved(prior, rows, known, (), inequalities))
+    picked = cast(NonlinearPosterior, mixture._picked(draws, generator))
+    drawn, redrawn = picked._solved.drawn(random_normals(1, generator, field.device))
+    found = FieldDraws._unchecked(drawn[0][0].to(mixture.dtype), mixture.event_dims, mixture.mean)
+    found.redrawn = redrawn
+    return found
+
+
 def _check_draws(draws: int) -> None:
     if check.samples(draws, "draws") < 2:
         raise InputError(f"`draws` must be at least 2, or 0; got {draws}: a variance takes two.")
@@ -247,6 +287,8 @@ def _condition_within(
         rows = (*rows, *laid_on(prior, laws))
         return _condition_curved(prior, rows, known, (), inequalities).from_draws(draws, generator)
     _check_draws(draws)
+    if isinstance(field, Mixture) and isinstance(field.components, NonlinearPosterior):
+        return _mixture_curved(field, laws, (), inequalities, draws, generator)
     if isinstance(field, Mixture):
         mixture = _condition_mixture(field, laws) if laws else field
         return mixture_within(mixture, inequalities, int(draws), generator)
@@ -400,7 +442,7 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
         "Use `condition`, which moves points as their variances say.",
     )
     if isinstance(field, Mixture):
-        return field._with(components=project(field.components, *laws))
+        return field._with(components=project(field.components, *_for_each(laws)))
     means = _nearest(field.names, [part.mean for part in field.parts], laws)
     pairs = zip(field.parts, means, strict=True)
     return rebuilt(field, tuple(part._with_mean(mean) for part, mean in pairs))
@@ -422,10 +464,9 @@ def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ..
         return [part.mean for part in condition(prior, *linear).parts]
 
 
-def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:
+def _condition_mixture(field: Mixture, laws: tuple[Law | NonlinearLaw, ...]) -> Mixture:
     """p(z | b) is proportional to p(z) p(b | z), with what was known before taken off."""
-    components = condition(field.components, *laws)
-    assert isinstance(components, FieldPosterior)  # no mixture has mixtures as components
+    components = cast(FieldPosterior, condition(cast(Any, field.components), *laws))
     gained = _comparable(components._solved)
     if isinstance(field.components, FieldPosterior):
         known = _comparable(field.components._solved)

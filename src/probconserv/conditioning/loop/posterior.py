@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ...fields.gaussian import Field, random_normals
-from ...fields.state import State
 from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError
