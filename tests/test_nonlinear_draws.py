@@ -255,3 +255,103 @@ def test_a_mixture_that_holds_a_function_is_not_saved(tmp_path):
         post = pc.condition(far_apart(), pc.nonlinear(energy, 25.0))
     with pytest.raises(pc.errors.InputError, match="holds a function"):
         post.save(tmp_path / "mixture")
+
+
+def moments(u, weights):
+    mean = (weights[:, None] * u).sum(0) / weights.sum()
+    variance = (weights[:, None] * (u - mean).square()).sum(0) / weights.sum()
+    return torch.cat([mean, variance.sqrt()])
+
+
+def normal(u, mean, variance):
+    return (-((u - torch.tensor(mean)).square() / torch.tensor(variance)).sum(-1) / 2).exp()
+
+
+def on_a_circle(mean, variance, point):
+    """Of u1^2 + u2^2 = 1, the half that faces the point: the slope has the same length all over."""
+    angles = torch.linspace(-math.pi, math.pi, 100_001, dtype=D)[:-1]
+    u = torch.stack([angles.cos(), angles.sin()], -1)
+    faces = (u * torch.tensor(variance)) @ point > 0
+    return moments(u, normal(u, mean, variance) * faces)
+
+
+def on_a_hyperbola(mean, variance, noise):
+    """Of u1 u2 = 1, up to noise, with p(u1, x / u1) / u1 where the product is x."""
+    first = torch.linspace(1e-3, 4, 4001, dtype=D)
+    near = torch.linspace(-4, 4, 81 if noise else 1, dtype=D) if noise else torch.zeros(1, dtype=D)
+    first, near = torch.cartesian_prod(first, near).T
+    u = torch.stack([first, (1 + noise * near) / first], -1)
+    return moments(u, normal(u, mean, variance) / first * (-(near**2) / 2).exp())
+
+
+def found_by(weighted):
+    return moments(weighted.draws, weighted.log_weights.exp())
+
+
+@pytest.mark.parametrize("n", [4000])
+def test_weights_mend_what_draws_given_a_circle_miss(n):
+    mean, variance = [1.5, 0.9], [0.09, 0.36]
+    post = pc.condition(pc.Diagonal(mean, variance), pc.nonlinear(energy, 1.0))
+    right = on_a_circle(mean, variance, post.point)
+    weighted, plain = post.weighted(n, generator()), post.sample(n, generator(1))
+    assert (found_by(weighted) - right).abs().max() < 0.03  # 4 standard errors of a mean are 0.02
+    assert (moments(plain, torch.ones(n)) - right).abs().max() > 0.06
+    assert math.isclose(float(weighted.log_weights.logsumexp(0)), 0.0, abs_tol=1e-9)
+    some = weighted.log_weights > -math.inf
+    assert bool((weighted.draws[some].square().sum(-1) - 1).abs().max() < 1e-11)
+    assert n / 2 < float(weighted.effective_sample_size) < n
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_weights_mend_what_draws_given_a_product_miss(noise):
+    mean, variance, n = [1.0, 1.5], [0.09, 0.25], 8000
+    law = pc.nonlinear(lambda u: u[0] * u[1], 1.0, noise)
+    post = pc.condition(pc.Diagonal(mean, variance), law)
+    right = on_a_hyperbola(mean, variance, noise)
+    assert (found_by(post.weighted(n, generator())) - right).abs().max() < 0.02
+    assert (moments(post.sample(n, generator(1)), torch.ones(n)) - right).abs().max() > 0.02
+
+
+def test_weights_of_several_rows_of_which_one_repeats_another_are_right():
+    """u0 u1 = 1 and u2 = u0^2, with p(u) / u0 along u0, for two solutions at once."""
+    mean, variance, n = [[1.0, 1.5, 1.2], [1.2, 0.9, 1.0]], [0.05, 0.05, 0.2], 4000
+
+    def rows(u):
+        return u[0] * u[1], u[2] - u[0] ** 2, 2 * u[0] * u[1]
+
+    law = pc.nonlinear(rows, [1.0, 0.0, 2.0], batch_dims=1)
+    weighted = pc.condition(pc.Diagonal(mean, variance), law).weighted(n, generator())
+    first = torch.linspace(0.2, 3, 4001, dtype=D)
+    u = torch.stack([first, 1 / first, first**2], -1)
+    for i in range(2):
+        right = moments(u, normal(u, mean[i], variance) / first)
+        own = moments(weighted.draws[:, i], weighted.log_weights[:, i].exp())
+        assert (own - right).abs().max() < 0.03
+
+
+def test_weights_given_a_linear_function_are_equal_and_a_mixture_takes_them():
+    state = pc.State(a=pc.Diagonal([3.0, 1.0], 0.1), b=pc.LowRank([4.0], [[0.5]], 0.1))
+    post = pc.condition(state, pc.nonlinear(lambda u: u["a"].sum() - u["b"].sum(), 1.0, 0.2))
+    found = post.weighted(50, generator())
+    assert torch.allclose(found.log_weights, torch.full((50,), -math.log(50), dtype=D))
+    known = pc.Mixture(pc.Diagonal(found.draws["a"], 0.0), found.log_weights.exp(), event_dims=1)
+    assert torch.allclose(known.mean, found.draws["a"].mean(0))
+    low, high = known.interval(0.9)
+    assert bool((low < known.mean).all() and (known.mean < high).all())
+
+
+def test_weights_that_leave_few_draws_are_said_and_those_that_cannot_be_are_refused():
+    field, law = pc.Diagonal(np.linspace(0.3, 0.5, 20), 1.0), pc.nonlinear(energy, 200.0)
+    with pytest.warns(pc.ImplausibleWarning, match="the weights leave .* of 2000 draws"):
+        pc.condition(field, law).weighted(2000, generator())
+    within = pc.condition(field, law, pc.bounds(low=0.0), draws=0)
+    with pytest.raises(pc.errors.InputError, match="`weighted`: draws within inequalities"):
+        within.weighted(10)
+    wide = pc.Diagonal(torch.full((1030,), 2.0, dtype=D), 0.01)
+    many = pc.condition(wide, pc.nonlinear(lambda u: u**2, 4.0 * torch.ones(1030)))
+    with pytest.raises(pc.errors.InputError, match="`weighted` takes up to 1024 rows"):
+        many.weighted(10)
+    thin = pc.nonlinear(lambda u: u[1] ** 2 + 1e9 * u[0] ** 2, 1.0)
+    edge = pc.condition(pc.Diagonal([0.0, 1.0], 1e-4), thin)
+    with pytest.raises(pc.errors.InfeasibleError, match="`weighted`: no draw gets"):
+        edge.weighted(2, generator())

@@ -8,12 +8,14 @@ from typing import NamedTuple, NoReturn
 import torch
 from torch import Tensor
 
+from ...fields.covariances import Fields
 from ...fields.gaussian import Field, random_normals
 from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, StatePosterior
+from .importance import Weighted, weighted
 from .solved import NonlinearSolved
 
 
@@ -49,6 +51,55 @@ class KeptAsDraws:
     def from_draws(
         self, n: int, generator: torch.Generator | None = None
     ) -> FieldDraws | StateDraws: ...
+
+    def weighted(self, n: int, generator: torch.Generator | None = None) -> Weighted:
+        """Draws with weights: together they are the prior given that f(u) = value.
+
+        Those of `sample` are not, where laws curve within the spread of the prior: each is the
+        nearest field to one of the prior. The weights see the part of the laws that faces the
+        point. They have no gradients.
+
+        Parameters
+        ----------
+        n : int
+            How many draws, at least two.
+        generator : torch.Generator
+            The source of the random numbers.
+
+        Returns
+        -------
+        Weighted
+            Draws, their log weights, and how many of them still count. For a field,
+            ``Mixture(Diagonal(draws, 0.0), log_weights.exp())`` has their mean and intervals.
+
+        Raises
+        ------
+        InputError
+            If there are inequalities, or more than 1,024 rows in a part.
+        InfeasibleError
+            If no draw gets to the laws.
+
+        Warns
+        -----
+        ImplausibleWarning
+            If fewer than a tenth of the draws still count.
+
+        Examples
+        --------
+        >>> import probconserv as pc
+        >>> length = pc.nonlinear(lambda u: u.square().sum(), 25.0)
+        >>> post = pc.condition(pc.Diagonal([3.0, 3.9], 0.1), length)
+        >>> found = post.weighted(100, torch.Generator().manual_seed(0))
+        >>> bool(found.effective_sample_size > 90)
+        True
+        """
+        normals = random_normals(_at_least_two(n), generator, self._solved.before[0].device)
+        draws, weights, left = weighted(self._solved, normals)
+        return Weighted(self._shown(draws), weights, left)
+
+    @abstractmethod
+    def _shown(self, draws: Fields) -> Tensor | dict[str, Tensor]:
+        """Draws as `sample` gives them."""
 
     def save(
         self, path: str | Path, n: int = 1000, generator: torch.Generator | None = None
@@ -157,6 +208,9 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
                 )
         return solved.moved((u,), "member")[0].to(self.dtype)
 
+    def _shown(self, draws: Fields) -> Tensor:
+        return draws[self._number].to(self.dtype).contiguous()
+
     def __repr__(self) -> str:
         return f"{Field.__repr__(self)[:-1]}, given {', '.join(self.laws)})"
 
@@ -180,6 +234,11 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
 
     kind = NonlinearPosterior
     _solved: NonlinearSolved
+
+    def _shown(self, draws: Fields) -> dict[str, Tensor]:
+        each = zip(self.parts, draws, strict=True)
+        shown = [u.to(part.dtype).contiguous() for part, u in each]
+        return dict(zip(self.names, shown, strict=True))
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> StateDraws:
         """The state known by joint draws.

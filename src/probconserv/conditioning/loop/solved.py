@@ -259,6 +259,10 @@ class NonlinearSolved(Solved):
             every = torch.arange(len(found), device=found.device)
             each = [with_gradient(p, found[at]) for p, at in self._chunks(y, noise, every)]
             found = torch.cat(each) if each else found
+        return self._as_fields(found, y)
+
+    def _as_fields(self, found: Tensor, y: Fields) -> Fields:
+        """(P, N) as fields in the shapes of y."""
         sizes = [math.prod(own) for own in self._own]
         pairs = zip(found.split(sizes, -1), y, strict=True)
         return tuple(u.reshape(x.shape) for u, x in pairs)
