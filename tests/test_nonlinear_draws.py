@@ -355,3 +355,35 @@ def test_weights_that_leave_few_draws_are_said_and_those_that_cannot_be_are_refu
     edge = pc.condition(pc.Diagonal([0.0, 1.0], 1e-4), thin)
     with pytest.raises(pc.errors.InfeasibleError, match="`weighted`: no draw gets"):
         edge.weighted(2, generator())
+
+
+def the_point(prior, draws):
+    return pc.condition(prior, pc.nonlinear(energy, 8.0)).point
+
+
+def some_draws(prior, draws):
+    return pc.condition(prior, pc.nonlinear(energy, 8.0)).sample(2, draws)
+
+
+def a_mean_within_bounds(prior, draws):
+    laws = pc.weighted_sum([1.0, 1.0, 1.0], 5.0), pc.bounds(low=1.1)
+    return pc.condition(prior, *laws, draws=4, generator=draws).mean
+
+
+def the_nearest(prior, draws):
+    return pc.project(prior, pc.nonlinear(energy, 8.0), pc.bounds(low=1.1)).mean
+
+
+@pytest.mark.parametrize("work", [the_point, some_draws, a_mean_within_bounds, the_nearest])
+def test_compiled_code_stops_at_such_laws_and_goes_on_with_their_gradients(work):
+    mean, draws = torch.tensor([1.05, 2.0, 1.5], dtype=D, requires_grad=True), generator()
+
+    def step(mean):
+        draws.manual_seed(3)
+        return (work(pc.Diagonal(1.0 * mean, 0.03), draws) ** 3).sum()
+
+    torch._dynamo.reset()
+    both = [f(mean) for f in (step, torch.compile(step, backend="eager"))]
+    slopes = [torch.autograd.grad(found, mean)[0] for found in both]
+    assert torch.allclose(*both, rtol=1e-12)
+    assert torch.allclose(*slopes, rtol=1e-9)

@@ -133,6 +133,9 @@ def condition(
     tensor([0.], dtype=torch.float64)
     """
     linear, curved, inequalities = _kinds(laws)
+    if torch.compiler.is_dynamo_compiling() and (curved or inequalities or _looks(field)):
+        outside: Any = torch.compiler.disable(condition)  # of what is compiled
+        return outside(field, *laws, draws=draws, generator=generator)
     field = field if isinstance(field, State) else as_field(field)
     sided = any(one.side for one in inequalities)
     point_only = check.is_whole(draws) and draws == 0
@@ -167,6 +170,12 @@ def _kinds(
     if linear or not laws:
         check_laws(linear)
     return linear, curved, inequalities
+
+
+def _looks(field: Any) -> bool:
+    """Whether a field was given laws that are not linear, which are met by looking at values."""
+    field = field.components if isinstance(field, Mixture) else field
+    return isinstance(field, NonlinearPosterior | NonlinearStatePosterior)
 
 
 def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, ...]]:
@@ -212,7 +221,7 @@ def _condition_curved(
     if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
         raise InputError(
             "`laws` that are not linear are met by steps that look at values: not inside "
-            "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
+            "`torch.func` transforms, nor exported. Give the fields a batch axis instead."
         )
     shapes, dtypes = [u.shape for u in means], [dtype_of(each) for each in prior.parts]
     device = means[0].device
@@ -282,12 +291,12 @@ def _condition_within(
     generator: Generator,
 ) -> FieldDraws | StateDraws:
     """The field given laws and inequalities, as draws."""
-    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+    if _looks(field):
         prior, rows, known = _given(field)
         rows = (*rows, *laid_on(prior, laws))
         return _condition_curved(prior, rows, known, (), inequalities).from_draws(draws, generator)
     _check_draws(draws)
-    if isinstance(field, Mixture) and isinstance(field.components, NonlinearPosterior):
+    if isinstance(field, Mixture) and _looks(field):
         return _mixture_curved(field, laws, (), inequalities, draws, generator)
     if isinstance(field, Mixture):
         mixture = _condition_mixture(field, laws) if laws else field
@@ -451,6 +460,9 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
 def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ...]) -> list[Tensor]:
     """The nearest fields that obey the laws."""
     linear, curved, inequalities = _kinds(laws)
+    if torch.compiler.is_dynamo_compiling() and (curved or inequalities):
+        outside: Any = torch.compiler.disable(_nearest)
+        return cast(list[Tensor], outside(names, means, laws))
     sided = any(one.side for one in inequalities)
     if inequalities and not curved and not sided:
         return nearest_within(names, means, linear, inequalities)

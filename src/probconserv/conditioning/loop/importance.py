@@ -25,7 +25,7 @@ from ...support.errors import InfeasibleError, InputError, warn_implausible
 from ...support.tolerances import HOLDS
 from .given import product
 from .linearised import MOST_DENSE, DenseStep, NonlinearProblem
-from .solved import NonlinearSolved
+from .solved import NonlinearSolved, uncompiled
 
 STEPS, SHORTEST = 60, 2.0**-20  # of Newton's method; share of a step
 SHARE = 10  # fewer of the draws than one in so many still count: a warning
@@ -49,6 +49,7 @@ class Weighted(NamedTuple):
     effective_sample_size: Tensor
 
 
+@uncompiled
 @torch.no_grad()
 def weighted(solved: NonlinearSolved, normals: Normals) -> tuple[Fields, Tensor, Tensor]:
     """Draws, log weights, (n, *lead), and the effective sample size, (*lead)."""

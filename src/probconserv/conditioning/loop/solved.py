@@ -1,9 +1,10 @@
 """Fields given laws of which some are not linear: what their posteriors answer from."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -29,9 +30,23 @@ from .gauss_newton import PART, Failure, along_the_way, most_probable, with_grad
 from .linearised import MOST_DENSE, NonlinearProblem, joined
 from .within import rows_that_rise
 
+Work = TypeVar("Work", bound=Callable[..., Any])
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
 SHARE, FEW = 10, 3  # at most one of so many draws is drawn again, and so often any solution
+
+
+def uncompiled(work: Work) -> Work:
+    """`torch.compile` stops at such work, which looks at values, and goes on after it."""
+
+    @wraps(work)
+    def whole(*args: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():
+            outside: Any = torch.compiler.disable(work)
+            return outside(*args)
+        return work(*args)
+
+    return cast(Work, whole)
 
 
 class NonlinearSolved(Solved):
@@ -161,6 +176,7 @@ class NonlinearSolved(Solved):
         """Draws of the prior, each moved to the laws."""
         return self.drawn(normals)[0]
 
+    @uncompiled
     def drawn(self, normals: Normals) -> tuple[Fields, int]:
         """The same, and how many of them were drawn again, as the first did not get to the laws."""
         y, noise = self._unmoved(normals)
@@ -184,6 +200,7 @@ class NonlinearSolved(Solved):
             )
         return self._with_gradients(y, noise, found), count
 
+    @uncompiled
     def moved(self, y: Fields, noun: str) -> Fields:
         """Fields moved to the laws; noun: what errors call them."""
         noise = [x.new_zeros(()).expand(len(y[0]), *n) for n, x in self._rows_of()]
