@@ -291,13 +291,13 @@ def _condition_within(
     generator: Generator,
 ) -> FieldDraws | StateDraws:
     """The field given laws and inequalities, as draws."""
+    if isinstance(field, Mixture) and _looks(field):
+        return _mixture_curved(field, laws, (), inequalities, draws, generator)
     if _looks(field):
         prior, rows, known = _given(field)
         rows = (*rows, *laid_on(prior, laws))
         return _condition_curved(prior, rows, known, (), inequalities).from_draws(draws, generator)
     _check_draws(draws)
-    if isinstance(field, Mixture) and _looks(field):
-        return _mixture_curved(field, laws, (), inequalities, draws, generator)
     if isinstance(field, Mixture):
         mixture = _condition_mixture(field, laws) if laws else field
         return mixture_within(mixture, inequalities, int(draws), generator)
