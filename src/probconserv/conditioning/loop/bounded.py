@@ -26,8 +26,16 @@ class Bounded(NonlinearProblem):
 
     loose = ("rising",)
 
-    def __init__(self, *given: Any, low: Tensor, high: Tensor, slopes: tuple[Any, ...]) -> None:
-        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise."""
+    def __init__(
+        self,
+        *given: Any,
+        low: Tensor,
+        high: Tensor,
+        slopes: tuple[Any, ...],
+        back: tuple[Tensor, ...] = (),
+    ) -> None:
+        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise. back: low
+        and high on the way back of gradients, if others."""
         super().__init__(*given)
         if not self.is_dense:
             raise InputError(
@@ -35,8 +43,12 @@ class Bounded(NonlinearProblem):
                 f"that are not linear, limits of laws, and points without draws take up to "
                 f"{MOST_DENSE}. Way out: laws at each time by itself."
             )
-        self.low, self.high, self.slopes = low, high, slopes
+        self.low, self.high, self.slopes, self.back = low, high, slopes, back
         self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
+
+    @property
+    def of_gradients(self) -> "Bounded":
+        return self._with(low=self.back[0], high=self.back[1]) if self.back else self
 
     def held(self, u: Tensor) -> Tensor:
         """u, which obeys up to rounding, exactly within the inequalities."""

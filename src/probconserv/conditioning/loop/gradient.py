@@ -6,30 +6,14 @@ A small change of any of these changes u as the linear solve with the active set
 is the one that is there.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from ...support.errors import DegenerateError
+from ...support.gradients import as_if, first_only
 from .given import Given
 from .programme import Programme
 
-
-class Once(torch.autograd.Function):
-    """Its input, with first derivatives only."""
-
-    @staticmethod
-    def forward(ctx: Any, u: Tensor) -> Tensor:
-        return u.clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            raise DegenerateError(
-                "fields within inequalities have first derivatives only: leave out `create_graph`."
-            )
-        return g
+FIRST_ONLY = "fields within inequalities have first derivatives only: leave out `create_graph`."
 
 
 def nearest_with_gradient(problem: Programme, u: Tensor, active: Tensor, force: Tensor) -> Tensor:
@@ -45,5 +29,4 @@ def nearest_with_gradient(problem: Programme, u: Tensor, active: Tensor, force: 
     target = target - problem.noise * force - problem.prior.read(u) + at
     target = torch.where(given.said > 0, target, 0.0)
     found, _ = given.once(start, target)
-    moved: Tensor = Once.apply(found)  # type: ignore[no-untyped-call]
-    return u + (moved - moved.detach())
+    return as_if(u, first_only(found, FIRST_ONLY))

@@ -98,6 +98,11 @@ class NonlinearProblem(Node):
         tensors = any(t.requires_grad for t in self._tensors())
         return tensors or any(curved.learns for curved in self.curved)
 
+    @property
+    def of_gradients(self) -> "NonlinearProblem":
+        """The problem that gradients are those of."""
+        return self
+
     def some(self, index: Tensor) -> "NonlinearProblem":
         """The parts that `index` picks."""
         return self._change(lambda t, b: t if b is None else t.index_select(b, index))

@@ -79,20 +79,24 @@ class NonlinearSolved(Solved):
             *(each.places(shapes) for each in curved),
             *(sloping_axes(limits, shapes) if limits else ()),
         ]
-        ends = list(zip(limits, shapes, strict=bool(limits)))
-        self.low = tuple(one.low.expand(shape) for one, shape in ends)
-        self.high = tuple(one.high.expand(shape) for one, shape in ends)
+        pairs = list(zip(limits, shapes, strict=bool(limits)))
+        self.low = tuple(one.low.expand(shape) for one, shape in pairs)
+        self.high = tuple(one.high.expand(shape) for one, shape in pairs)
+        self.back: tuple[tuple[Tensor, ...], ...] = ()  # low and high on the way back, if others
+        if any(one.straight_through for one in limits):
+            back = [(one.of_gradients, shape) for one, shape in pairs]
+            self.back = (
+                tuple(one.low.expand(shape) for one, shape in back),
+                tuple(one.high.expand(shape) for one, shape in back),
+            )
         self.slopes = tuple(one.slopes for one in limits)
         lead = min(free_axes(rows, shapes), *tied)
         self.root = root.joined(lead)
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
         problem = self._problem(self.before)
-        found = _in_chunks(problem, Names("solution", shapes[0][:lead]))
-        if torch.is_grad_enabled() and problem.learns:
-            found = with_gradient(problem, found)
-        pairs = zip(problem.fields(found), shapes, strict=True)
-        self.mean = tuple(u.reshape(s) for u, s in pairs)
+        found = problem.fields(_in_chunks(problem, Names("solution", shapes[0][:lead])))
+        self.mean = tuple(u.reshape(s) for u, s in zip(found, shapes, strict=True))
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -122,9 +126,9 @@ class NonlinearSolved(Solved):
             return NonlinearProblem(*given)
         ends = [
             joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
-            for end in (self.low, self.high)
+            for end in (self.low, self.high, *self.back)
         ]
-        return Bounded(*given, low=ends[0], high=ends[1], slopes=self.slopes)
+        return Bounded(*given, low=ends[0], high=ends[1], slopes=self.slopes, back=tuple(ends[2:]))
 
     @property
     def differentiable(self) -> bool:
@@ -176,9 +180,8 @@ class NonlinearSolved(Solved):
     def residuals(self) -> tuple[Tensor, ...]:  # type: ignore[override]
         return self._gaussian[2]
 
-    @torch.no_grad()
     def draw(self, normals: Normals) -> Fields:
-        """Draws of the prior, each moved to the laws; without gradients."""
+        """Draws of the prior, each moved to the laws."""
         about = self.root.draw(normals)
         mean = tuple(m + x for m, x in zip(self.before, about, strict=True))
         rows = [law.row_shape([u.shape for u in self.before]) for law in self.stated]
@@ -187,7 +190,7 @@ class NonlinearSolved(Solved):
         some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.before)))
         found = [tuple(u[:0] for u in mean)]
         plain = self._problem(self.before)
-        known = self._problem(self.mean).mean, plain.mean, plain.value
+        known = [x.detach() for x in (self._problem(self.mean).mean, plain.mean, plain.value)]
         for start in range(0, len(mean[0]), some):
             y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
             problem, near = self._problem(tuple(y), add), [x.repeat(len(y[0]), 1) for x in known]
@@ -246,7 +249,8 @@ def _in_chunks(
         found.append(u)
     if failed:
         raise _refused(failed, names)
-    return torch.cat(found) if len(found) != 1 else found[0]
+    u = torch.cat(found) if len(found) != 1 else found[0]
+    return with_gradient(problem, u) if torch.is_grad_enabled() and problem.learns else u
 
 
 def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
@@ -296,7 +300,8 @@ class KeptAsDraws:
         generator : torch.Generator
             The source of the random numbers.
         """
-        self.from_draws(n, generator).save(path)
+        with torch.no_grad():
+            self.from_draws(n, generator).save(path)
 
 
 class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
@@ -341,6 +346,7 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
         draws = self.sample(_at_least_two(n), generator)
         return FieldDraws._unchecked(draws, self.event_dims, self.point)
 
+    @torch.no_grad()
     def linearisation_error(
         self, n: int = 100, generator: torch.Generator | None = None
     ) -> LinearisationError:
