@@ -1,4 +1,4 @@
-"""Gradients of values that are found without them: of another way there, or words in their place."""
+"""Values found without gradients: with those of another way there, or with words in their place."""
 
 from typing import Any
 
@@ -13,12 +13,6 @@ def as_if(value: Tensor, source: Tensor) -> Tensor:
     if not (torch.is_grad_enabled() and source.requires_grad):
         return value
     found: Tensor = AsIf.apply(source, value.detach())  # type: ignore[no-untyped-call]
-    return found
-
-
-def first_only(source: Tensor, words: str) -> Tensor:
-    """`source`, with first derivatives only; a second one raises `words`."""
-    found: Tensor = Once.apply(source, words)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -39,21 +33,6 @@ class AsIf(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return g, None
-
-
-class Once(torch.autograd.Function):
-    """Its input, with first derivatives only."""
-
-    @staticmethod
-    def forward(ctx: Any, source: Tensor, words: str) -> Tensor:
-        ctx.words = words
-        return source.clone()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        if torch.is_grad_enabled():
-            raise DegenerateError(ctx.words)
         return g, None
 
 

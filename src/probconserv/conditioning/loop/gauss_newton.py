@@ -266,13 +266,15 @@ def with_gradient(problem: NonlinearProblem, u: Tensor) -> Tensor:
     step for g - W x, with (P^-1 + W) x = g along the laws.
     """
     problem = problem.of_gradients
-    with torch.no_grad():
-        start = problem._map(Tensor.detach)
-        here = start.step(start.look(u.detach()))
-        multiplier = here.multiplier(HOLDS)
     with torch.enable_grad():
         step = problem.step(problem.look(u.detach()))
         found = step.response()
+    if not problem.curved:
+        return as_if(u, found)
+    with torch.no_grad():
+        start = problem._map(Tensor.detach)
+        here = start.step(start.look(u.detach())).knowing(step)
+        multiplier = here.multiplier(HOLDS)
 
     def backward(g: Tensor) -> Tensor:
         x, fine, _ = _solved_on_tangent(here, multiplier, g, HOLDS)

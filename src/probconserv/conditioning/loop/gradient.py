@@ -1,32 +1,81 @@
-"""The gradient of the nearest field: that of one step at it, with what is active held.
+"""The gradient of the nearest field: that of one conditioning, with what is active held.
 
-    u = mean + Sigma x,   J u = value - noise force,   u = bound where active
+    u = mean + Sigma q,   q = J^T force,   J u + noise force = target,   the bound where active
 
-A small change of any of these changes u as the linear solve with the active set says, whose factor
-is the one that is there.
+For a gradient g of u the same solve gives y = Sigma r with J y + noise h = 0 and r = g + J^T h:
+
+    mean r,   Sigma r q^T,   J force y^T + h u^T,   target -h,   noise h force
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...support.gradients import as_if, first_only
-from .given import Given
+from ...support.errors import DegenerateError
+from .given import Given, picked, product
 from .programme import Programme
-
-FIRST_ONLY = "fields within inequalities have first derivatives only: leave out `create_graph`."
 
 
 def nearest_with_gradient(problem: Programme, u: Tensor, active: Tensor, force: Tensor) -> Tensor:
     """`u`, the nearest fields of the problem, with their gradient."""
-    prior = problem.prior.detached()
-    with torch.no_grad():
-        w = torch.where(active != 0, torch.inf, problem.precision)
-        given, at = Given(prior, w), prior.read(u)
-    start = problem.mean + problem.prior.times(problem.prior.pushed(force))
-    target = torch.where(
-        active > 0, problem.low, torch.where(active < 0, problem.high, problem.value)
-    )
-    target = target - problem.noise * force - problem.prior.read(u) + at
-    target = torch.where(given.said > 0, target, 0.0)
-    found, _ = given.once(start, target)
-    return as_if(u, first_only(found, FIRST_ONLY))
+    prior, *rest = problem[:6]
+    known = problem.detached(), u.detach(), active, force
+    found: Tensor = Moved.apply(known, prior.rest, prior.directions, prior.rows, *rest)  # type: ignore[no-untyped-call]
+    return found
+
+
+class Moved(torch.autograd.Function):
+    """The nearest fields, of D, F, J, mean, value, precision, low and high."""
+
+    @staticmethod
+    def forward(ctx: Any, known: tuple[Any, ...], *given: Tensor | None) -> Tensor:
+        ctx.known, ctx.counts = known, [0 if t is None else len(t) for t in given]
+        u: Tensor = known[1]
+        return u.clone()
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise DegenerateError(
+                "fields within inequalities have first derivatives only: leave out `create_graph`."
+            )
+        some = (g != 0).any(-1).nonzero()[:, 0]  # parts that are asked for
+        if not len(some):
+            return (None,) * (1 + len(ctx.counts))
+        problem, *rest = ctx.known
+        found = _gradients(
+            problem.some(some), g[some], *(picked(t, some) for t in rest), ctx.needs_input_grad[1:]
+        )
+
+        def whole(t: Tensor, count: int) -> Tensor:
+            if count == 1:
+                return t.sum(0, keepdim=True)
+            return t if len(t) == count else t.new_zeros(count, *t.shape[1:]).index_copy(0, some, t)
+
+        pairs = zip(found, ctx.counts, strict=True)
+        return (None, *(None if t is None else whole(t, count) for t, count in pairs))
+
+
+def _gradients(
+    problem: Programme, g: Tensor, u: Tensor, active: Tensor, force: Tensor, asked: Any
+) -> tuple[Tensor | None, ...]:
+    """Of D, F, J, mean, value, precision, low and high."""
+    prior, n = problem.prior, g.shape[-1]
+    given = Given(prior, torch.where(active != 0, torch.inf, problem.precision))
+    y, h = given.once(prior.times(g), torch.zeros_like(force))
+    r, q = g + prior.pushed(h), prior.pushed(force)
+    directions = rows = None
+    if prior.directions is not None and asked[1]:
+        a, b = product(prior.directions, q), product(prior.directions, r)
+        directions = _outer(a, r, prior.directions) + _outer(b, q, prior.directions)
+    if asked[2]:
+        rows = _outer(force[:, n:], y, prior.rows) + _outer(h[:, n:], u, prior.rows)
+    said = -h * (active == 0)
+    precision = said * force * problem.noise.square()
+    return r * q, directions, rows, r, said, precision, -h * (active > 0), -h * (active < 0)
+
+
+def _outer(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
+    """a b^T of each part, or the sum of all where they share one."""
+    return (a.mT @ b)[None] if len(like) == 1 else a[..., None] * b[:, None]

@@ -171,6 +171,10 @@ class Step(ABC):
     def variance(self) -> Tensor:
         """Of each row, (P, K)."""
 
+    def knowing(self, other: "Step") -> "Step":
+        """This one, with what another at the same place has found."""
+        return self
+
     def multiplier(self, close: float = CONVERGED) -> Tensor:
         """Of the full step."""
         away = self.problem.mean - self.look.u
