@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...fields.covariances import Fields, Independent, shared_axes
+from ...fields.covariances import Correlated, Fields, Independent, shared_axes
 from ...fields.gaussian import Diagonal, Field
 from ...fields.mixture import Mixture
 from ...fields.state import State, covariance_of
@@ -24,6 +24,7 @@ from ...support.errors import InputError
 from ...support.gradients import as_if, without
 from ..audit import check_met, warn_if_far
 from ..draws import FieldDraws, StateDraws, mean_of
+from ..loop.gradient import clipped_with_gradient
 from ..loop.within import Within, placed
 from ..posterior import FieldPosterior
 from . import linewise as _linewise
@@ -62,9 +63,9 @@ def constrained(
         check_met(rows, means, means, root, slack)
         given = zip(means, dtypes, strict=True)
         return [(x.new_empty(n, *x.shape, dtype=d), x.to(d), x.to(d)) for x, d in given], 0
-    if isinstance(root, Independent) and not _learns(root, means, rows, limits):
-        with torch.no_grad():
-            found = _line_by_line(rows, means, root, limits, dtypes, slack, n, generator)
+    learns = _learns(root, means, rows, limits)
+    if isinstance(root, Independent) and not (learns and (n or sloping_axes(limits, shapes))):
+        found = _line_by_line(rows, means, root, limits, dtypes, slack, n, generator)
         if found is not None:
             return found
     grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
@@ -79,9 +80,9 @@ def constrained(
 
 
 def _learns(
-    root: Independent, means: Fields, rows: Sequence[Rows], limits: Sequence[Limits]
+    root: Independent | Correlated, means: Fields, rows: Sequence[Rows], limits: Sequence[Limits]
 ) -> bool:
-    """Whether the result has a gradient, which the fast way has not."""
+    """Whether the result has a gradient, which the fast way has for points within bounds alone."""
     given = [*root.variance, *means, *(end for one in limits for end in (one.low, one.high))]
     for one in rows:
         given += [one.value, one.noise_variance]
@@ -110,7 +111,11 @@ def _line_by_line(
     sizes = [torch.where(v == v0, 0.0, u.abs() + v0.sqrt()) for v, v0, u in triples]
     each = zip(mean, left.variance, sizes, limits, dtypes, strict=True)
     alone = [_linewise.OneField(*one) for one in each]
-    found = _linewise.draws_of(others, alone, n, generator)
+    with torch.no_grad():
+        found = _linewise.draws_of(others, alone, n, generator)
+    if not n:
+        points_ = clipped_with_gradient(others, alone, [u for _, _, u in found])
+        found = [(draws, u, u) for (draws, _, _), u in zip(found, points_, strict=True)]
     tied = [r.places(shapes) for r in others]
     return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
 

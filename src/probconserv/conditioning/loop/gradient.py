@@ -7,12 +7,16 @@ For a gradient g of u the same solve gives y = Sigma r with J y + noise h = 0 an
     mean r,   Sigma r q^T,   J force y^T + h u^T,   target -h,   noise h force
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...laws.law import Rows
 from ...support.errors import DegenerateError
+from ...support.gradients import as_if
+from ...support.tolerances import TINY
 from .given import Given, picked, product
 from .programme import Programme
 
@@ -43,10 +47,10 @@ class Moved(torch.autograd.Function):
         some = (g != 0).any(-1).nonzero()[:, 0]  # parts that are asked for
         if not len(some):
             return (None,) * (1 + len(ctx.counts))
-        problem, *rest = ctx.known
-        found = _gradients(
-            problem.some(some), g[some], *(picked(t, some) for t in rest), ctx.needs_input_grad[1:]
-        )
+        problem, u, active, force = ctx.known
+        u, active, force = (picked(t, some) for t in (u, active, force))
+        problem, asked = problem.some(some), ctx.needs_input_grad[1:]
+        found = _gradients(problem, g[some], u, active, force, asked)
 
         def whole(t: Tensor, count: int) -> Tensor:
             if count == 1:
@@ -79,3 +83,24 @@ def _gradients(
 def _outer(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
     """a b^T of each part, or the sum of all where they share one."""
     return (a.mT @ b)[None] if len(like) == 1 else a[..., None] * b[:, None]
+
+
+def clipped_with_gradient(
+    rows: Sequence[Rows], fields: Sequence[Any], found: Sequence[Tensor]
+) -> list[Tensor]:
+    """`found`, independent points given one law and held at bounds, with their gradient.
+
+    fields: mean, variance and limits of each. As above, where a number for each row says all.
+    """
+    at, left = [], []
+    for one, u in zip(fields, found, strict=True):
+        low, high = one.limits.of_gradients.low, one.limits.of_gradients.high
+        beyond = (u <= low) | (u >= high)
+        at.append(torch.where(beyond, torch.where(u <= low, low, high), one.mean))
+        left.append(torch.where(beyond, 0.0, one.variance))
+    for law in rows:  # there is one at most
+        spread = law.entrywise(2).apply(left) + law.noise_variance
+        force = torch.where(spread > TINY, -law.residual(at) / spread.clamp_min(TINY), 0.0)
+        pushed = zip(at, left, law.adjoint(force), strict=True)
+        at = [x if q is None else x + v * q for x, v, q in pushed]
+    return [as_if(u, x.to(u.dtype)) for u, x in zip(found, at, strict=True)]
