@@ -13,7 +13,7 @@ from torch import Tensor
 from ...laws.inequalities import Limits
 from ...support.errors import InputError
 from ...support.tolerances import EPS, GIVES, INSIDE, SETTLED, TINY
-from .given import Given, Prior
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
 from .programme import Nearest, Programme, in_units, nearest
@@ -108,7 +108,7 @@ class BoundedStep(DenseStep):
         noise = problem.noise
         if elastic:
             noise = torch.where(noise == 0, GIVES * self.variance(), noise)
-        precision = torch.cat([noise.new_zeros(wide, before), 1 / noise], -1)
+        precision = torch.cat([noise.new_zeros(wide, before), precision_of(noise)], -1)
         rise = noise.new_zeros(wide, len(problem.rising))
         own = value[:, before:]
         least = torch.where(problem.side > 0, own, -torch.inf)

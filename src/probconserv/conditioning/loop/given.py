@@ -200,6 +200,12 @@ def _places(some: Tensor) -> Tensor:  # (P, most)
     return some.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :most]
 
 
+def precision_of(variance: Tensor) -> Tensor:
+    """1 / variance, infinite where that is 0, with a gradient of 0 there."""
+    exact = variance == 0
+    return torch.where(exact, torch.inf, 1 / torch.where(exact, 1.0, variance))
+
+
 def picked(t: Tensor, index: Tensor) -> Tensor:
     """Some parts of what has one axis of them, which is 1 where all share it."""
     return t if len(t) == 1 else t.index_select(0, index)

@@ -20,7 +20,7 @@ from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import CONVERGED, EASY, EPS, ROUNDED, SETTLED, TINY, UNREACHED
 from ...support.values import span, unravelled
 from ..audit import check_met
-from .given import Given, Prior
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
 
@@ -254,7 +254,7 @@ class Within:
         values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
         for law, add in zip(self.laws, noise, strict=True):
             values.append((layout.of_rows(law, law.value)[parts] + add).flatten(0, 1))
-            precisions.append(each(1 / layout.of_rows(law, law.noise_variance)))
+            precisions.append(each(precision_of(layout.of_rows(law, law.noise_variance))))
         value, precision = torch.cat(values, -1), _beside(precisions)
         precision = torch.where(precision.isinf(), precision, 0.0) if exact_only else precision
         count = value.shape[-1] - before
