@@ -7,7 +7,7 @@ For a gradient g of u the same solve gives y = Sigma r with J y + noise h = 0 an
     mean r,   Sigma r q^T,   J force y^T + h u^T,   target -h,   noise h force
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -62,22 +62,24 @@ class Moved(torch.autograd.Function):
 
 
 def _gradients(
-    problem: Programme, g: Tensor, u: Tensor, active: Tensor, force: Tensor, asked: Any
-) -> tuple[Tensor | None, ...]:
-    """Of D, F, J, mean, value, precision, low and high."""
+    problem: Programme, g: Tensor, u: Tensor, active: Tensor, force: Tensor, asked: Sequence[bool]
+) -> list[Tensor | None]:
+    """Of D, F, J, mean, value, precision, low and high, those that are asked for."""
     prior, n = problem.prior, g.shape[-1]
     given = Given(prior, torch.where(active != 0, torch.inf, problem.precision))
     y, h = given.once(prior.times(g), torch.zeros_like(force))
-    r, q = g + prior.pushed(h), prior.pushed(force)
-    directions = rows = None
-    if prior.directions is not None and asked[1]:
-        a, b = product(prior.directions, q), product(prior.directions, r)
-        directions = _outer(a, r, prior.directions) + _outer(b, q, prior.directions)
-    if asked[2]:
-        rows = _outer(force[:, n:], y, prior.rows) + _outer(h[:, n:], u, prior.rows)
-    said = -h * (active == 0)
-    precision = said * force * problem.noise.square()
-    return r * q, directions, rows, r, said, precision, -h * (active > 0), -h * (active < 0)
+    r, q, f = g + prior.pushed(h), prior.pushed(force), prior.directions
+    each: tuple[Callable[[], Tensor | None], ...] = (
+        lambda: r * q,
+        lambda: None if f is None else _outer(product(f, q), r, f) + _outer(product(f, r), q, f),
+        lambda: _outer(force[:, n:], y, prior.rows) + _outer(h[:, n:], u, prior.rows),
+        lambda: r,
+        lambda: -h * (active == 0),
+        lambda: -h * (active == 0) * force * problem.noise.square(),
+        lambda: -h * (active > 0),
+        lambda: -h * (active < 0),
+    )
+    return [one() if wanted else None for one, wanted in zip(each, asked, strict=True)]
 
 
 def _outer(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
