@@ -113,9 +113,9 @@ def _line_by_line(
     alone = [_linewise.OneField(*one) for one in each]
     with torch.no_grad():
         found = _linewise.draws_of(others, alone, n, generator)
-    if not n:
-        points_ = clipped_with_gradient(others, alone, [u for _, _, u in found])
-        found = [(draws, u, u) for (draws, _, _), u in zip(found, points_, strict=True)]
+    if _learns(root, means, rows, limits):  # of the point alone
+        learning = clipped_with_gradient(others, alone, [u for _, _, u in found])
+        found = [(draws, u, u) for (draws, _, _), u in zip(found, learning, strict=True)]
     tied = [r.places(shapes) for r in others]
     return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
 
