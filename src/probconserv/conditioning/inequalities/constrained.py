@@ -114,7 +114,8 @@ def _line_by_line(
     with torch.no_grad():
         found = _linewise.draws_of(others, alone, n, generator)
     if _learns(root, means, rows, limits):  # of the point alone
-        learning = clipped_with_gradient(others, alone, [u for _, _, u in found])
+        at = [u for _, _, u in found]
+        learning = clipped_with_gradient(others, mean, left.variance, limits, at)
         found = [(draws, u, u) for (draws, _, _), u in zip(found, learning, strict=True)]
     tied = [r.places(shapes) for r in others]
     return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...fields.covariances import Fields
+from ...laws.inequalities import Limits
 from ...laws.law import Rows
 from ...support.errors import DegenerateError
 from ...support.gradients import as_if
@@ -88,19 +90,23 @@ def _outer(a: Tensor, b: Tensor, like: Tensor) -> Tensor:
 
 
 def clipped_with_gradient(
-    rows: Sequence[Rows], fields: Sequence[Any], found: Sequence[Tensor]
+    rows: Sequence[Rows],
+    y: Fields,
+    variance: Fields,
+    limits: Sequence[Limits],
+    found: Sequence[Tensor],
 ) -> list[Tensor]:
-    """`found`, independent points given one law and held at bounds, with their gradient.
+    """`found`, independent points y given at most one law and held at bounds, with their gradient.
 
-    fields: mean, variance and limits of each. As above, where a number for each row says all.
+    As above, where a number for each row says all.
     """
     at, left = [], []
-    for one, u in zip(fields, found, strict=True):
-        low, high = one.limits.of_gradients.low, one.limits.of_gradients.high
+    for u, before, v, one in zip(found, y, variance, limits, strict=True):
+        low, high = one.of_gradients.low, one.of_gradients.high
         beyond = (u <= low) | (u >= high)
-        at.append(torch.where(beyond, torch.where(u <= low, low, high), one.mean))
-        left.append(torch.where(beyond, 0.0, one.variance))
-    for law in rows:  # there is one at most
+        at.append(torch.where(beyond, torch.where(u <= low, low, high), before))
+        left.append(torch.where(beyond, 0.0, v))
+    for law in rows:
         spread = law.entrywise(2).apply(left) + law.noise_variance
         force = torch.where(spread > TINY, -law.residual(at) / spread.clamp_min(TINY), 0.0)
         pushed = zip(at, left, law.adjoint(force), strict=True)
