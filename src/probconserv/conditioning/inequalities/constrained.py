@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...fields.covariances import Fields, Independent, shared_axes
+from ...fields.covariances import Correlated, Fields, Independent, shared_axes
 from ...fields.gaussian import Diagonal, Field
 from ...fields.mixture import Mixture
 from ...fields.state import State, covariance_of
@@ -21,8 +21,10 @@ from ...solvers.shrinkage import shrunk
 from ...solvers.stages import SinglePoints
 from ...support import checks as check
 from ...support.errors import InputError
+from ...support.gradients import as_if, without
 from ..audit import check_met, warn_if_far
 from ..draws import FieldDraws, StateDraws, mean_of
+from ..loop.gradient import clipped_with_gradient
 from ..loop.within import Within, placed
 from ..posterior import FieldPosterior
 from . import linewise as _linewise
@@ -61,9 +63,9 @@ def constrained(
         check_met(rows, means, means, root, slack)
         given = zip(means, dtypes, strict=True)
         return [(x.new_empty(n, *x.shape, dtype=d), x.to(d), x.to(d)) for x, d in given], 0
-    if isinstance(root, Independent) and not _learns(root, means, rows):
-        with torch.no_grad():
-            found = _line_by_line(rows, means, root, limits, dtypes, slack, n, generator)
+    learns = _learns(root, means, rows, limits)
+    if isinstance(root, Independent) and not (learns and (n or sloping_axes(limits, shapes))):
+        found = _line_by_line(rows, means, root, limits, dtypes, slack, n, generator)
         if found is not None:
             return found
     grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
@@ -77,9 +79,11 @@ def constrained(
     return all_found, within.lead
 
 
-def _learns(root: Independent, means: Fields, rows: Sequence[Rows]) -> bool:
-    """Whether the result has a gradient, which the fast way has not."""
-    given = [*root.variance, *means]
+def _learns(
+    root: Independent | Correlated, means: Fields, rows: Sequence[Rows], limits: Sequence[Limits]
+) -> bool:
+    """Whether the result has a gradient, which the fast way has for points within bounds alone."""
+    given = [*root.variance, *means, *(end for one in limits for end in (one.low, one.high))]
     for one in rows:
         given += [one.value, one.noise_variance]
         given += [t for m in one.maps if m is not None for t in m.tensors]
@@ -107,7 +111,12 @@ def _line_by_line(
     sizes = [torch.where(v == v0, 0.0, u.abs() + v0.sqrt()) for v, v0, u in triples]
     each = zip(mean, left.variance, sizes, limits, dtypes, strict=True)
     alone = [_linewise.OneField(*one) for one in each]
-    found = _linewise.draws_of(others, alone, n, generator)
+    with torch.no_grad():
+        found = _linewise.draws_of(others, alone, n, generator)
+    if _learns(root, means, rows, limits):  # of the point alone
+        at = [u for _, _, u in found]
+        learning = clipped_with_gradient(others, mean, left.variance, limits, at)
+        found = [(draws, u, u) for (draws, _, _), u in zip(found, learning, strict=True)]
     tied = [r.places(shapes) for r in others]
     return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
 
@@ -131,7 +140,7 @@ class Truncated(FieldDraws):
     law, to 1e-2 for 10 and to 1e-1 for 5. So do variance and quantiles of rows of at least 50
     points; for shorter ones, where the closed form is too wide or too narrow by several percent,
     they are those of the draws. Draws are exact, and so is the law in each. `condition` makes it,
-    with `bounds(..., truncated=True)`.
+    with `bounds(..., truncated=True)`. Mean, point and the variance in closed form have a gradient.
 
     Attributes
     ----------
@@ -163,8 +172,8 @@ class Truncated(FieldDraws):
     ) -> None:
         self._law, self._low, self._high = law, limits.low.expand(shape), limits.high.expand(shape)
         self.event_dims, self.point = len(shape) - law.mean.ndim + 1, point.to(dtype)
-        self.draws = self._shaped(law.draw(n, generator)).to(dtype)
         self._mean = self._shaped(law.mean).to(dtype)
+        self.draws = self._drawn(n, generator)
 
     def _shaped(self, x: Tensor) -> Tensor:
         """(*more, *places, M) as the field, within the bounds."""
@@ -187,7 +196,9 @@ class Truncated(FieldDraws):
     def _quantiles(self, *shares: float) -> list[Tensor]:
         if not self._closed:
             return super()._quantiles(*shares)
-        return [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
+        with torch.no_grad():
+            found = [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
+        return [without(each, self._mean, NO_GRADIENT) for each in found]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """New draws, on a new axis 0.
@@ -204,7 +215,19 @@ class Truncated(FieldDraws):
         Tensor, shape (n, ..., T, M)
             Each obeys the law and the bounds.
         """
-        return self._shaped(self._law.draw(n, generator)).to(self.dtype)
+        return self._drawn(n, generator)
+
+    def _drawn(self, n: int, generator: torch.Generator | None) -> Tensor:
+        with torch.no_grad():
+            found = self._shaped(self._law.draw(n, generator)).to(self._mean.dtype)
+        return without(found, self._mean, NO_GRADIENT)
+
+
+NO_GRADIENT = (
+    "draws and intervals within `truncated` bounds have no gradient, nor has the variance of rows "
+    f"of fewer than {CLOSED} points. Use `mean`, `variance` of longer rows or `point`, or leave "
+    "`truncated` out."
+)
 
 
 def condition_within(
@@ -228,7 +251,6 @@ def condition_within(
     return StateDraws(prior.names, parts) if isinstance(prior, State) else parts[0]
 
 
-@torch.no_grad()
 def _truncated(
     prior: Field | State,
     before: tuple[Rows, ...],
@@ -303,7 +325,8 @@ def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
 
 def _between(mean: Tensor, of: Tensor) -> Tensor:
     """A mean, exact where all are equal."""
-    return mean.clamp(of.amin(0).double(), of.amax(0).double())
+    of = of.detach().double()
+    return as_if(mean.detach().clamp(of.amin(0), of.amax(0)), mean)
 
 
 def nearest_within(

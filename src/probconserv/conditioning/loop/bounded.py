@@ -13,7 +13,7 @@ from torch import Tensor
 from ...laws.inequalities import Limits
 from ...support.errors import InputError
 from ...support.tolerances import EPS, GIVES, INSIDE, SETTLED, TINY
-from .given import Given, Prior
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
 from .programme import Nearest, Programme, in_units, nearest
@@ -27,8 +27,16 @@ class Bounded(NonlinearProblem):
 
     loose = ("rising",)
 
-    def __init__(self, *given: Any, low: Tensor, high: Tensor, slopes: tuple[Any, ...]) -> None:
-        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise."""
+    def __init__(
+        self,
+        *given: Any,
+        low: Tensor,
+        high: Tensor,
+        slopes: tuple[Any, ...],
+        back: tuple[Tensor, ...] = (),
+    ) -> None:
+        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise. back: low
+        and high on the way back of gradients, if others."""
         super().__init__(*given)
         if not self.is_dense:
             raise InputError(
@@ -36,8 +44,12 @@ class Bounded(NonlinearProblem):
                 f"that are not linear, limits of laws, and points without draws take up to "
                 f"{MOST_DENSE}. Way out: laws at each time by itself."
             )
-        self.low, self.high, self.slopes = low, high, slopes
+        self.low, self.high, self.slopes, self.back = low, high, slopes, back
         self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
+
+    @property
+    def of_gradients(self) -> "Bounded":
+        return self._with(low=self.back[0], high=self.back[1]) if self.back else self
 
     def held(self, u: Tensor) -> Tensor:
         """u, which obeys up to rounding, exactly within the inequalities."""
@@ -79,6 +91,10 @@ class BoundedStep(DenseStep):
         self.found: Nearest | None = None
         self.gave = torch.zeros_like(look.u[:, 0], dtype=torch.bool)  # parts where laws gave way
 
+    def knowing(self, other: Any) -> "BoundedStep":
+        self.found, self.gave = other.found, other.gave
+        return self
+
     def programme(self, elastic: bool = False) -> Programme:
         """elastic: exact laws that are not linear may give way, where they leave no field."""
         problem, wide = self.problem, len(self.rows)
@@ -92,7 +108,7 @@ class BoundedStep(DenseStep):
         noise = problem.noise
         if elastic:
             noise = torch.where(noise == 0, GIVES * self.variance(), noise)
-        precision = torch.cat([noise.new_zeros(wide, before), 1 / noise], -1)
+        precision = torch.cat([noise.new_zeros(wide, before), precision_of(noise)], -1)
         rise = noise.new_zeros(wide, len(problem.rising))
         own = value[:, before:]
         least = torch.where(problem.side > 0, own, -torch.inf)

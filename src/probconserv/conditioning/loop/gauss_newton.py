@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...support.errors import DegenerateError, InfeasibleError, ProbConservError
+from ...support.gradients import as_if
 from ...support.tolerances import ENOUGH_LOWER, HOLDS, ROUNDED, SETTLED, STATIONARY, TINY
 from .linearised import Linearisation, NonlinearProblem, Step
 
@@ -264,13 +265,16 @@ def with_gradient(problem: NonlinearProblem, u: Tensor) -> Tensor:
     u = step(u; theta) gives du = (1 + P W)^-1 d step / d theta. A gradient g of u is that of one
     step for g - W x, with (P^-1 + W) x = g along the laws.
     """
-    with torch.no_grad():
-        start = problem._map(Tensor.detach)
-        here = start.step(start.look(u.detach()))
-        multiplier = here.multiplier(HOLDS)
+    problem = problem.of_gradients
     with torch.enable_grad():
         step = problem.step(problem.look(u.detach()))
         found = step.response()
+    if not problem.curved:
+        return as_if(u, found)
+    with torch.no_grad():
+        start = problem._map(Tensor.detach)
+        here = start.step(start.look(u.detach())).knowing(step)
+        multiplier = here.multiplier(HOLDS)
 
     def backward(g: Tensor) -> Tensor:
         x, fine, _ = _solved_on_tangent(here, multiplier, g, HOLDS)
@@ -282,7 +286,7 @@ def with_gradient(problem: NonlinearProblem, u: Tensor) -> Tensor:
         return g - here.curvature(multiplier, start.times(x))
 
     again: Tensor = Implicit.apply(found, backward)  # type: ignore[no-untyped-call]
-    return u.detach() + (again - again.detach())
+    return as_if(u, again)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:  # (P, N), (P, N) to (P,)

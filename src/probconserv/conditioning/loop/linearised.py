@@ -98,6 +98,11 @@ class NonlinearProblem(Node):
         tensors = any(t.requires_grad for t in self._tensors())
         return tensors or any(curved.learns for curved in self.curved)
 
+    @property
+    def of_gradients(self) -> "NonlinearProblem":
+        """The problem that gradients are those of."""
+        return self
+
     def some(self, index: Tensor) -> "NonlinearProblem":
         """The parts that `index` picks."""
         return self._change(lambda t, b: t if b is None else t.index_select(b, index))
@@ -165,6 +170,10 @@ class Step(ABC):
     @abstractmethod
     def variance(self) -> Tensor:
         """Of each row, (P, K)."""
+
+    def knowing(self, other: "Step") -> "Step":
+        """This one, with what another at the same place has found."""
+        return self
 
     def multiplier(self, close: float = CONVERGED) -> Tensor:
         """Of the full step."""

@@ -115,7 +115,8 @@ class KeptAsDraws:
         generator : torch.Generator
             The source of the random numbers.
         """
-        self.from_draws(n, generator).save(path)
+        with torch.no_grad():
+            self.from_draws(n, generator).save(path)
 
 
 class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
@@ -164,6 +165,7 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
         found.redrawn = redrawn
         return found
 
+    @torch.no_grad()
     def linearisation_error(
         self, n: int = 100, generator: torch.Generator | None = None
     ) -> LinearisationError:
