@@ -38,6 +38,29 @@ class Bounded(NonlinearProblem):
         self.low, self.high, self.slopes = low, high, slopes
         self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
 
+    def start(self) -> Tensor:
+        """a of the nearest fields within bounds and order: a law may be undefined outside."""
+        if not len(self.mean):
+            return self.mean
+        problem = self.programme(self.rising[:0].expand(1, -1, -1), *[self.mean[:1, :0]] * 4)
+        return problem.prior.pushed(nearest(problem).force)
+
+    def programme(
+        self, rows: Tensor, value: Tensor, precision: Tensor, least: Tensor, most: Tensor
+    ) -> Programme:
+        """The nearest fields within inequalities, given rows as well."""
+        wide, count = len(rows), self.mean.shape[-1] + len(self.rising)
+        rest = self.mean.new_zeros(1, self.mean.shape[-1]) if self.rest is None else self.rest
+        rising = self.rising.expand(wide, -1, -1)
+        prior = Prior(rest, self.directions, torch.cat([rising, rows], 1))
+        none = rows.new_zeros(wide, count)
+        value, precision = (torch.cat([none, x.expand(wide, -1)], -1) for x in (value, precision))
+        rise = rows.new_zeros(len(self.low), len(self.rising))
+        low = torch.cat([self.low, rise, least.expand(len(rise), -1)], -1)
+        endless = torch.full_like(rise, torch.inf)
+        high = torch.cat([self.high, endless, most.expand(len(rise), -1)], -1)
+        return in_units(prior, self.mean, value, precision, low, high)[0]
+
     def held(self, u: Tensor) -> Tensor:
         """u, which obeys up to rounding, exactly within the inequalities."""
         fields = zip(*(self.fields(x) for x in (u, self.low, self.high)), strict=True)
@@ -80,25 +103,13 @@ class BoundedStep(DenseStep):
 
     def programme(self, elastic: bool = False) -> Programme:
         """elastic: exact laws that are not linear may give way, where they leave no field."""
-        problem, wide = self.problem, len(self.rows)
-        rising = problem.rising.expand(wide, -1, -1)
-        rest = problem.rest
-        rest = problem.mean.new_zeros(1, problem.mean.shape[-1]) if rest is None else rest
-        prior = Prior(rest, problem.directions, torch.cat([rising, self.rows], 1))
-        before = problem.mean.shape[-1] + len(problem.rising)
+        problem, noise = self.problem, self.problem.noise
         value = self.along(self.look.u) - self.look.misses
-        value = torch.cat([value.new_zeros(wide, before), value], -1)
-        noise = problem.noise
         if elastic:
             noise = torch.where(noise == 0, GIVES * self.variance(), noise)
-        precision = torch.cat([noise.new_zeros(wide, before), 1 / noise], -1)
-        rise = noise.new_zeros(wide, len(problem.rising))
-        own = value[:, before:]
-        least = torch.where(problem.side > 0, own, -torch.inf)
-        most = torch.where(problem.side < 0, own, torch.inf)
-        low = torch.cat([problem.low, rise, least], -1)
-        high = torch.cat([problem.high, torch.full_like(rise, torch.inf), most], -1)
-        return in_units(prior, problem.mean, value, precision, low, high)[0]
+        least = torch.where(problem.side > 0, value, -torch.inf)
+        most = torch.where(problem.side < 0, value, torch.inf)
+        return problem.programme(self.rows, value, 1 / noise, least, most)
 
     @property
     def nearest(self) -> Nearest:
@@ -126,6 +137,9 @@ class BoundedStep(DenseStep):
         """The weight of what lies outside, beside the distance."""
         law = torch.cat([self.rows.new_zeros(self.count), (self.problem.side == 0).double()])
         return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
+
+    def reached(self) -> Tensor:
+        return self.programme().prior.pushed(self.nearest.force)
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""

@@ -52,13 +52,13 @@ def most_probable(
     steps.
     """
     problem = given._map(Tensor.detach)
-    u, found = problem.mean, torch.full_like(problem.mean, torch.nan)
-    a, left = torch.zeros_like(u), torch.arange(len(u), device=u.device)
+    found = torch.full_like(problem.mean, torch.nan)
+    left = torch.arange(len(found), device=found.device)
     weights, failed = torch.zeros_like(problem.value), dict[int, Failure]()
-    if near is not None and len(u):
-        step = problem.step(problem.look(near))
-        a = -step.back(step.multiplier(HOLDS))
-        u = u + problem.times(a)
+    a = problem.start()
+    if near is not None and len(near):
+        a = problem.step(problem.look(near)).reached()
+    u = problem.mean + problem.times(a)
     look = problem.look(u) if len(u) else None
     for number in range(limit + 1):
         if look is None:
@@ -153,10 +153,13 @@ def _rounded(step: Step) -> Tensor:  # (P, K)
 
 
 def _newton(step: Step, change: Tensor, multiplier: Tensor) -> Tensor:
-    """The change of a if the second derivative counts."""
-    bend = step.curvature(multiplier, step.problem.times(change))
+    """The change of a if the second derivative counts, where that stays within inequalities."""
+    problem, look = step.problem, step.look
+    bend = step.curvature(multiplier, problem.times(change))
     more, _, _ = _solved_on_tangent(step, multiplier, -bend, CLOSE)
-    return torch.where(more.isfinite().all(-1, keepdim=True), change + more, change)
+    whole = change + more
+    within = problem.is_within(look._replace(u=look.u + problem.times(whole)))
+    return torch.where((more.isfinite().all(-1) & within)[:, None], whole, change)
 
 
 def _solved_on_tangent(
@@ -227,7 +230,8 @@ def _searched(
     best = torch.where(ok[:, None], change, 0.0)
     turn = step.bent(torch.where(full.misses.isfinite(), full.misses, 0.0))
     short = _dot(turn, problem.times(turn)) <= TURN**2 * _dot(change, move)
-    better = tried(change + turn)[1] & short & ~ok
+    bent, better = tried(change + turn)
+    better = better & short & ~ok & problem.is_within(bent)
     best, ok = torch.where(better[:, None], change + turn, best), ok | better
     share = torch.ones_like(before)
     while not bool(ok.all()):

@@ -18,7 +18,7 @@ from ...laws.law import Rows
 from ...laws.nonlinear import Curved
 from ...solvers.factor import Factor
 from ...solvers.iterative import Iterative
-from ...support.tolerances import CONVERGED, ROUNDED, TINY
+from ...support.tolerances import CONVERGED, HOLDS, ROUNDED, TINY
 from ...support.tree import Node
 from .given import product
 from .within import Layout
@@ -110,6 +110,10 @@ class NonlinearProblem(Node):
             row -= count
         raise AssertionError(row)
 
+    def start(self) -> Tensor:  # (P, N)
+        """a of the fields that the steps start at: the mean."""
+        return torch.zeros_like(self.mean)
+
     def broken(self, look: Linearisation) -> Tensor:
         """By how much numbers lie outside of inequalities: here there are none, (P, 0)."""
         return look.u[:, :0]
@@ -170,6 +174,10 @@ class Step(ABC):
         """Of the full step."""
         away = self.problem.mean - self.look.u
         return self.solve(self.look.misses + self.along(away), close)
+
+    def reached(self) -> Tensor:  # (P, N)
+        """a of the fields after the full step."""
+        return -self.back(self.multiplier(HOLDS))
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """The multipliers of the full step, and by how much it changes a; refined once.
