@@ -4,6 +4,7 @@ Each step of Gauss-Newton takes the laws as they are at u and finds the nearest 
 inequalities, in place of one linear solve.
 """
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -98,7 +99,6 @@ class BoundedStep(DenseStep):
 
     def __init__(self, problem: Bounded, look: Linearisation) -> None:
         super().__init__(problem, look)
-        self.found: Nearest | None = None
         self.gave = torch.zeros_like(look.u[:, 0], dtype=torch.bool)  # parts where laws gave way
 
     def programme(self, elastic: bool = False) -> Programme:
@@ -111,18 +111,29 @@ class BoundedStep(DenseStep):
         most = torch.where(problem.side < 0, value, torch.inf)
         return problem.programme(self.rows, value, 1 / noise, least, most)
 
-    @property
+    @cached_property
+    def plain(self) -> Programme:
+        """The programme without gradients."""
+        with torch.no_grad():
+            return self.programme().detached()
+
+    @cached_property
     def nearest(self) -> Nearest:
-        if self.found is None:
+        found = nearest(self.plain)
+        self.gave = ~found.solved
+        wrong = self.gave.nonzero()[:, 0]
+        if len(wrong):
             with torch.no_grad():
-                self.found = nearest(self.programme().detached())
-                self.gave = ~self.found.solved
-                wrong = self.gave.nonzero()[:, 0]
-                if len(wrong):
-                    more = nearest(self.programme(elastic=True).detached().some(wrong))
-                    for whole, some in zip(self.found, more, strict=True):
-                        whole[wrong] = some
-        return self.found
+                more = nearest(self.programme(elastic=True).detached().some(wrong))
+            for whole, some in zip(found, more, strict=True):
+                whole[wrong] = some
+        return found
+
+    @cached_property
+    def given(self) -> Given:
+        """The prior given the laws as they are and what is at a bound."""
+        active = self.nearest.active != 0
+        return Given(self.plain.prior, torch.where(active, torch.inf, self.plain.precision))
 
     def multiplier(self, close: float = 0.0) -> Tensor:
         return -self.nearest.force[:, self.count :]
@@ -139,12 +150,12 @@ class BoundedStep(DenseStep):
         return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
 
     def reached(self) -> Tensor:
-        return self.programme().prior.pushed(self.nearest.force)
+        return self.plain.prior.pushed(self.nearest.force)
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
         problem, active, force = self.problem, self.nearest.active, self.nearest.force
-        given = self._held()
+        given = self.given
         change = given.prior.pushed(force) - a
         move = problem.times(change)
         end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
@@ -156,21 +167,14 @@ class BoundedStep(DenseStep):
         more = torch.where(self.gave[:, None], 0.0, more)
         return -(force + more)[:, self.count :], change + given.prior.pushed(more)
 
-    def _held(self) -> Given:
-        """The prior given the laws as they are and what is at a bound."""
-        problem = self.programme().detached()
-        return Given(
-            problem.prior, torch.where(self.nearest.active != 0, torch.inf, problem.precision)
-        )
-
     def tangent(self, r: Tensor) -> Tensor:
-        given = self._held()
+        given = self.given
         none = r.new_zeros(len(r), given.said.shape[-1])
         _, force = given.once(self.problem.times(r), none)
         return r + given.prior.pushed(force)
 
     def bent(self, misses: Tensor) -> Tensor:
-        given = self._held()
+        given = self.given
         none = misses.new_zeros(len(misses), given.said.shape[-1] - misses.shape[-1])
         wanted = torch.cat([none, -misses * self.problem.exact], -1)
         _, force = given.once(torch.zeros_like(self.problem.mean), wanted)
@@ -178,7 +182,7 @@ class BoundedStep(DenseStep):
 
     def finished(self) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
-        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held()
+        problem, count, given = self.problem, self.problem.mean.shape[-1], self.given
         side, u = self.nearest.active[:, :count], self.look.u
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
         none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
