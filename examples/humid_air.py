@@ -73,7 +73,15 @@ for place, (name, (colour, line, shape)) in enumerate(styles.items()):
         left.plot(east, q, line, color=colour, marker=shape, markersize=4, label=name)
     off = (budgets(states[name]) / budgets(truth) - 1).abs().clamp_min(1e-17)
     places = torch.arange(3) + 0.2 * (place - 1.5)
-    right.bar(places, off, 0.18, color=colour, label=name, edgecolor="black", linewidth=0.5)
+    right.bar(
+        places.numpy(),
+        off.numpy(),
+        0.18,
+        color=colour,
+        label=name,
+        edgecolor="black",
+        linewidth=0.5,
+    )
 left.axhline(0, color="black", linewidth=0.8)
 left.set(xlabel="longitude (degrees east)", ylabel="specific humidity (g/kg)", xlim=(0, 345))
 left.set_title(f"{-lat[row, 0].rad2deg():g} degrees south, layer {level + 1} of {LEVELS}")
