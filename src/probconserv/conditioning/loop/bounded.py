@@ -38,11 +38,12 @@ class Bounded(NonlinearProblem):
             )
         self.low, self.high, self.slopes = low, high, slopes
         self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
+        self.active: Tensor | None = None  # at the last step
 
     def start(self) -> Tensor:
         """a of the nearest fields within bounds and order: a law may be undefined outside."""
-        if not len(self.mean):
-            return self.mean
+        if not len(self.mean) or not self.curved:
+            return super().start()
         problem = self.programme(self.rising[:0].expand(1, -1, -1), *[self.mean[:1, :0]] * 4)
         return problem.prior.pushed(nearest(problem).force)
 
@@ -119,7 +120,7 @@ class BoundedStep(DenseStep):
 
     @cached_property
     def nearest(self) -> Nearest:
-        found = nearest(self.plain)
+        found = nearest(self.plain, self.problem.active)
         self.gave = ~found.solved
         wrong = self.gave.nonzero()[:, 0]
         if len(wrong):
@@ -127,6 +128,7 @@ class BoundedStep(DenseStep):
                 more = nearest(self.programme(elastic=True).detached().some(wrong))
             for whole, some in zip(found, more, strict=True):
                 whole[wrong] = some
+        self.problem.active = found.active
         return found
 
     @cached_property

@@ -134,7 +134,7 @@ def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, 
     """
     problem = step.problem
     none = torch.zeros_like(problem.mean)
-    if not problem.is_dense or not bool(now.any()):
+    if not problem.is_dense or not problem.curved or not bool(now.any()):
         return none
     generator = torch.Generator().manual_seed(SEED)
     random = torch.randn(problem.mean.shape[1:], generator=generator, dtype=none.dtype).to(none)

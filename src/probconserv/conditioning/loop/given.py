@@ -193,6 +193,8 @@ class Given:
 def _places(some: Tensor) -> Tensor:  # (P, most)
     """Where it is true in each part, first; as many as the part with most of them has."""
     most = int(some.sum(-1).max()) if some.numel() else 0
+    if not most:
+        return torch.zeros(len(some), 0, dtype=torch.int64, device=some.device)
     return some.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :most]
 
 
