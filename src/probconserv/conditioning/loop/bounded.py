@@ -4,7 +4,6 @@ Each step of Gauss-Newton takes the laws as they are at u and finds the nearest 
 inequalities, in place of one linear solve.
 """
 
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -38,30 +37,18 @@ class Bounded(NonlinearProblem):
             )
         self.low, self.high, self.slopes = low, high, slopes
         self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
-        self.active: Tensor | None = None  # at the last step
 
     def start(self) -> Tensor:
-        """a of the nearest fields within bounds and order: a law may be undefined outside."""
-        if not len(self.mean) or not self.curved:
+        """a of the nearest fields within bounds and order: laws may be undefined outside."""
+        if not self.curved or not len(self.mean):
             return super().start()
-        problem = self.programme(self.rising[:0].expand(1, -1, -1), *[self.mean[:1, :0]] * 4)
-        return problem.prior.pushed(nearest(problem).force)
-
-    def programme(
-        self, rows: Tensor, value: Tensor, precision: Tensor, least: Tensor, most: Tensor
-    ) -> Programme:
-        """The nearest fields within inequalities, given rows as well."""
-        wide, count = len(rows), self.mean.shape[-1] + len(self.rising)
         rest = self.mean.new_zeros(1, self.mean.shape[-1]) if self.rest is None else self.rest
-        rising = self.rising.expand(wide, -1, -1)
-        prior = Prior(rest, self.directions, torch.cat([rising, rows], 1))
-        none = rows.new_zeros(wide, count)
-        value, precision = (torch.cat([none, x.expand(wide, -1)], -1) for x in (value, precision))
-        rise = rows.new_zeros(len(self.low), len(self.rising))
-        low = torch.cat([self.low, rise, least.expand(len(rise), -1)], -1)
-        endless = torch.full_like(rise, torch.inf)
-        high = torch.cat([self.high, endless, most.expand(len(rise), -1)], -1)
-        return in_units(prior, self.mean, value, precision, low, high)[0]
+        prior = Prior(rest, self.directions, self.rising[None])
+        rise = self.mean.new_zeros(len(self.mean), len(self.rising))
+        low, high = torch.cat([self.low, rise], -1), torch.cat([self.high, rise + torch.inf], -1)
+        none = torch.zeros_like(low)
+        found = nearest(in_units(prior, self.mean, none, none, low, high)[0])
+        return prior.pushed(found.force)
 
     def held(self, u: Tensor) -> Tensor:
         """u, which obeys up to rounding, exactly within the inequalities."""
@@ -100,42 +87,44 @@ class BoundedStep(DenseStep):
 
     def __init__(self, problem: Bounded, look: Linearisation) -> None:
         super().__init__(problem, look)
+        self.found: Nearest | None = None
+        self.given: Given | None = None
         self.gave = torch.zeros_like(look.u[:, 0], dtype=torch.bool)  # parts where laws gave way
 
     def programme(self, elastic: bool = False) -> Programme:
         """elastic: exact laws that are not linear may give way, where they leave no field."""
-        problem, noise = self.problem, self.problem.noise
+        problem, wide = self.problem, len(self.rows)
+        rising = problem.rising.expand(wide, -1, -1)
+        rest = problem.rest
+        rest = problem.mean.new_zeros(1, problem.mean.shape[-1]) if rest is None else rest
+        prior = Prior(rest, problem.directions, torch.cat([rising, self.rows], 1))
+        before = problem.mean.shape[-1] + len(problem.rising)
         value = self.along(self.look.u) - self.look.misses
+        value = torch.cat([value.new_zeros(wide, before), value], -1)
+        noise = problem.noise
         if elastic:
             noise = torch.where(noise == 0, GIVES * self.variance(), noise)
-        least = torch.where(problem.side > 0, value, -torch.inf)
-        most = torch.where(problem.side < 0, value, torch.inf)
-        return problem.programme(self.rows, value, 1 / noise, least, most)
+        precision = torch.cat([noise.new_zeros(wide, before), 1 / noise], -1)
+        rise = noise.new_zeros(wide, len(problem.rising))
+        own = value[:, before:]
+        least = torch.where(problem.side > 0, own, -torch.inf)
+        most = torch.where(problem.side < 0, own, torch.inf)
+        low = torch.cat([problem.low, rise, least], -1)
+        high = torch.cat([problem.high, torch.full_like(rise, torch.inf), most], -1)
+        return in_units(prior, problem.mean, value, precision, low, high)[0]
 
-    @cached_property
-    def plain(self) -> Programme:
-        """The programme without gradients."""
-        with torch.no_grad():
-            return self.programme().detached()
-
-    @cached_property
+    @property
     def nearest(self) -> Nearest:
-        found = nearest(self.plain, self.problem.active)
-        self.gave = ~found.solved
-        wrong = self.gave.nonzero()[:, 0]
-        if len(wrong):
+        if self.found is None:
             with torch.no_grad():
-                more = nearest(self.programme(elastic=True).detached().some(wrong))
-            for whole, some in zip(found, more, strict=True):
-                whole[wrong] = some
-        self.problem.active = found.active
-        return found
-
-    @cached_property
-    def given(self) -> Given:
-        """The prior given the laws as they are and what is at a bound."""
-        active = self.nearest.active != 0
-        return Given(self.plain.prior, torch.where(active, torch.inf, self.plain.precision))
+                self.found = nearest(self.programme().detached())
+                self.gave = ~self.found.solved
+                wrong = self.gave.nonzero()[:, 0]
+                if len(wrong):
+                    more = nearest(self.programme(elastic=True).detached().some(wrong))
+                    for whole, some in zip(self.found, more, strict=True):
+                        whole[wrong] = some
+        return self.found
 
     def multiplier(self, close: float = 0.0) -> Tensor:
         return -self.nearest.force[:, self.count :]
@@ -152,12 +141,13 @@ class BoundedStep(DenseStep):
         return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
 
     def reached(self) -> Tensor:
-        return self.plain.prior.pushed(self.nearest.force)
+        found = self.nearest
+        return self._held().prior.pushed(found.force)
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
         problem, active, force = self.problem, self.nearest.active, self.nearest.force
-        given = self.given
+        given = self._held()
         change = given.prior.pushed(force) - a
         move = problem.times(change)
         end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
@@ -169,14 +159,21 @@ class BoundedStep(DenseStep):
         more = torch.where(self.gave[:, None], 0.0, more)
         return -(force + more)[:, self.count :], change + given.prior.pushed(more)
 
+    def _held(self) -> Given:
+        """The prior given the laws as they are and what is at a bound."""
+        if self.given is None:
+            problem, active = self.programme().detached(), self.nearest.active != 0
+            self.given = Given(problem.prior, torch.where(active, torch.inf, problem.precision))
+        return self.given
+
     def tangent(self, r: Tensor) -> Tensor:
-        given = self.given
+        given = self._held()
         none = r.new_zeros(len(r), given.said.shape[-1])
         _, force = given.once(self.problem.times(r), none)
         return r + given.prior.pushed(force)
 
     def bent(self, misses: Tensor) -> Tensor:
-        given = self.given
+        given = self._held()
         none = misses.new_zeros(len(misses), given.said.shape[-1] - misses.shape[-1])
         wanted = torch.cat([none, -misses * self.problem.exact], -1)
         _, force = given.once(torch.zeros_like(self.problem.mean), wanted)
@@ -184,7 +181,7 @@ class BoundedStep(DenseStep):
 
     def finished(self) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
-        problem, count, given = self.problem, self.problem.mean.shape[-1], self.given
+        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held()
         side, u = self.nearest.active[:, :count], self.look.u
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
         none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])

@@ -220,13 +220,10 @@ def _at_ends(
 
 
 @torch.no_grad()
-def nearest(problem: Programme, near: Tensor | None = None) -> Nearest:
-    """The nearest field of each part. near: what may be active."""
+def nearest(problem: Programme) -> Nearest:
+    """The nearest field of each part."""
     size = len(problem.mean), problem.unit.shape[-1]
-    active = problem.mean.new_zeros(size) if near is None else near
-    end = torch.where(active > 0, problem.low, problem.high)
-    active = torch.where(end.isfinite(), active, 0.0)
-    found = _active_set(problem, active, SETS)
+    found = _active_set(problem, problem.mean.new_zeros(size), SETS)
     left = (~found.solved).nonzero()[:, 0]
     if len(left):
         more = _interior(problem.some(left))
