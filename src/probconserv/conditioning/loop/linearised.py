@@ -20,7 +20,7 @@ from ...solvers.factor import Factor
 from ...solvers.iterative import Iterative
 from ...support.tolerances import CONVERGED, HOLDS, ROUNDED, TINY
 from ...support.tree import Node
-from .given import product
+from .given import picked, product
 from .within import Layout
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
@@ -38,6 +38,8 @@ class Linearisation(NamedTuple):
 class NonlinearProblem(Node):
     """Fields given laws; what it is made of has one first axis, of P parts."""
 
+    loose = ("fixed",)
+
     def __init__(
         self,
         mean: Fields,
@@ -53,6 +55,7 @@ class NonlinearProblem(Node):
         self.counts = tuple(math.prod(size[1:]) for size in sizes)  # rows of a part
         self.shapes, self.curved = tuple(tuple(shape[1:]) for shape in shapes), curved
         self.mean, self.variance = joined(mean), joined(root.variance)  # (P, N)
+        self.least = SMALL * (self.mean.abs() + self.variance.sqrt())
         none = self.mean[:, :0]  # where there is no law
         self.value = joined([none, *(law.value.expand(size) for law, size in pairs)])  # (P, K)
         self.noise = joined([none, *(_noise(law).expand(size) for law, size in pairs)])
@@ -60,8 +63,9 @@ class NonlinearProblem(Node):
         self.is_dense = sum(self.counts) <= MOST_DENSE
         if self.is_dense:
             layout = Layout(tuple(shapes), 1)
-            self.matrix = tuple(layout.matrix(law) for law in linear)
             self.directions, self.rest = _parts(root)
+            self.fixed = _shared([self.mean[:, None, :][:, :0], *map(layout.matrix, linear)])
+            self.fixed_gram = self.fixed @ self.times(self.fixed).mT
         else:
             self.root, self.linear = root, linear
 
@@ -81,11 +85,11 @@ class NonlinearProblem(Node):
         total = torch.zeros_like(wide) if self.rest is None else wide * self.rest[:, None]
         if self.directions is not None:
             total = total + (wide @ self.directions.mT) @ self.directions
-        return total.reshape(v.shape)
+        return total[:, 0] if v.ndim == 2 else total
 
     def sizes(self, u: Tensor) -> Tensor:
         """|u|, and a thousandth of what the prior allows, where u itself is next to nothing."""
-        return u.abs() + SMALL * (self.mean.abs() + self.variance.sqrt())
+        return u.abs() + self.least
 
     def size(self, u: Tensor) -> Tensor:  # (P,)
         """|u| in standard deviations."""
@@ -100,7 +104,10 @@ class NonlinearProblem(Node):
 
     def some(self, index: Tensor) -> "NonlinearProblem":
         """The parts that `index` picks."""
-        return self._change(lambda t, b: t if b is None else t.index_select(b, index))
+        found = self._change(lambda t, b: t if b is None else t.index_select(b, index))
+        if self.is_dense:
+            found.fixed = picked(self.fixed, index)
+        return found
 
     def named(self, row: int) -> str:
         """A row in words."""
@@ -137,7 +144,7 @@ class NonlinearProblem(Node):
             laws: tuple[Any, ...] = (*self.linear, *self.curved)
             return Linearisation(u, joined([law.apply(fields) for law in laws]) - self.value, ())
         pulled = [curved.pulled(fields) for curved in self.curved]
-        found = [u[:, :0], *(product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
+        found = [product(self.fixed, u), *(x for x, _ in pulled)]
         return Linearisation(u, joined(found) - self.value, tuple(back for _, back in pulled))
 
     def step(self, look: Linearisation) -> "Step":
@@ -230,18 +237,28 @@ class DenseStep(Step):
 
     def __init__(self, problem: NonlinearProblem, look: Linearisation) -> None:
         self.problem, self.look = problem, look
-        counts = problem.counts[len(problem.matrix) :]
-        laws = zip(problem.curved, look.backs, counts, strict=True)
-        found = [torch.cat(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
-        none = problem.mean[:, None][:, :0]
-        self.rows = torch.cat([none, *problem.matrix, *found], 1)
-        self.gram = self.rows @ problem.times(self.rows).mT
+        laws = zip(problem.curved, look.backs, strict=True)
+        found = [
+            torch.cat(curved.jacobians(back, curved.count, look.u), -1) for curved, back in laws
+        ]
+        self.curved = torch.cat([problem.mean[:, None][:, :0], *found], 1)
+        spread = problem.times(self.curved)
+        across, own = product_of(problem.fixed, spread), spread @ self.curved.mT
+        first = torch.cat([problem.fixed_gram, across], -1)
+        self.gram = torch.cat([first, torch.cat([across.mT, own], -1)], -2)
+
+    @cached_property
+    def rows(self) -> Tensor:  # (P, K, N)
+        """J."""
+        return torch.cat([self.problem.fixed.expand(len(self.curved), -1, -1), self.curved], 1)
 
     def along(self, v: Tensor) -> Tensor:
-        return product(self.rows, v)
+        return torch.cat([product(self.problem.fixed, v), product(self.curved, v)], -1)
 
     def back(self, v: Tensor) -> Tensor:
-        return (v[:, None] @ self.rows)[:, 0]
+        fixed = self.problem.fixed
+        first, rest = v.split([fixed.shape[1], self.curved.shape[1]], -1)
+        return product(fixed.mT, first) + (rest[:, None] @ self.curved)[:, 0]
 
     @cached_property
     def factor(self) -> Factor:
@@ -253,10 +270,13 @@ class DenseStep(Step):
         return self.factor.solve(r[:, None])[:, 0]
 
     def terms(self) -> Tensor:
-        return self.problem.value.abs() + product(self.rows.abs(), self.problem.sizes(self.look.u))
+        sizes = self.problem.sizes(self.look.u)
+        each = [product(rows.abs(), sizes) for rows in (self.problem.fixed, self.curved)]
+        return self.problem.value.abs() + torch.cat(each, -1)
 
     def is_finite(self) -> Tensor:
-        return self.rows.isfinite().flatten(1).all(-1)
+        fine = self.gram.isfinite().flatten(1).all(-1)
+        return fine if bool(fine.all()) else self.curved.isfinite().flatten(1).all(-1)
 
     def variance(self) -> Tensor:
         return self.gram.diagonal(dim1=-2, dim2=-1)
@@ -292,6 +312,17 @@ class LocalStep(Step):
 
     def is_finite(self) -> Tensor:
         return self.stage.diagonal.isfinite().all(-1)
+
+
+def _shared(rows: Sequence[Tensor]) -> Tensor:  # (P, K, N), or (1, K, N)
+    """Rows side by side; once, where all parts have the same."""
+    found = torch.cat(list(rows), 1)
+    same = not found.requires_grad and len(found) > 1 and bool((found == found[:1]).all())
+    return found[:1] if same else found
+
+
+def product_of(rows: Tensor, v: Tensor) -> Tensor:  # (P or 1, K, N), (P, M, N) to (P, K, M)
+    return rows @ v.mT if len(rows) > 1 else (v @ rows[0].mT).mT
 
 
 def _noise(law: Any) -> Tensor:
