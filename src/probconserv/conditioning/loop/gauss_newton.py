@@ -122,7 +122,7 @@ def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  #
     problem = step.problem
     feasible = (problem.missed(step.look.misses) <= HOLDS * terms).all(-1)
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
-    floor = (ROUNDING * problem.size(step.look.u)).square()
+    floor = (ROUNDING * (problem.size + reach.sqrt())).square()
     feasible = feasible & problem.is_within(step.look)
     return feasible & (length <= STATIONARY**2 * reach + floor)
 
@@ -208,29 +208,30 @@ def _searched(
 
     outside = step.penalty
 
-    def merit(at: Linearisation, of: Tensor) -> Tensor:
-        rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
-        beyond = (outside * problem.broken(at)).sum(-1)
-        return _dot(of, problem.times(of)) / 2 + rows.sum(-1) + beyond
+    move, reach = problem.times(change), _dot(a, problem.times(a))
 
-    move = problem.times(change)
-    before = merit(step.look, a)
+    def merit(at: Linearisation, energy: Tensor) -> Tensor:
+        rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
+        return energy / 2 + rows.sum(-1) + (outside * problem.broken(at)).sum(-1)
+
+    before = merit(step.look, reach)
     slope = noisy * misses * step.along(move) - weights * misses.abs()
     slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(step.look)).sum(-1)
     slack = slack + SETTLED * before.abs()
 
-    def tried(change: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
-        at = problem.look(u + problem.times(change))
-        return at, merit(at, a + change) <= before + ENOUGH_LOWER * share * slope + slack
+    def tried(change: Tensor, move: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
+        at = problem.look(u + move)
+        energy = reach + 2 * _dot(a, move) + _dot(change, move)
+        return at, merit(at, energy) <= before + ENOUGH_LOWER * share * slope + slack
 
-    full, ok = tried(change)
+    full, ok = tried(change, move)
     ok = ok | still
     if bool(ok.all()):
         return full, a + change, ~ok
     best = torch.where(ok[:, None], change, 0.0)
     turn = step.bent(torch.where(full.misses.isfinite(), full.misses, 0.0))
     short = _dot(turn, problem.times(turn)) <= TURN**2 * _dot(change, move)
-    bent, better = tried(change + turn)
+    bent, better = tried(change + turn, problem.times(change + turn))
     better = better & short & ~ok & problem.is_within(bent)
     best, ok = torch.where(better[:, None], change + turn, best), ok | better
     share = torch.ones_like(before)
@@ -239,7 +240,7 @@ def _searched(
         if bool((share < SHORTEST).any()):
             break
         some = share[:, None] * change
-        better = tried(some, share)[1] & ~ok
+        better = tried(some, share[:, None] * move, share)[1] & ~ok
         best, ok = torch.where(better[:, None], some, best), ok | better
     return problem.look(u + problem.times(best)), a + best, ~ok
 

@@ -56,6 +56,8 @@ class NonlinearProblem(Node):
         self.shapes, self.curved = tuple(tuple(shape[1:]) for shape in shapes), curved
         self.mean, self.variance = joined(mean), joined(root.variance)  # (P, N)
         self.least = SMALL * (self.mean.abs() + self.variance.sqrt())
+        size = self.mean.square() / self.variance.clamp_min(TINY)
+        self.size = torch.where(self.variance > TINY, size, 0.0).sum(-1).sqrt()  # (P,)
         none = self.mean[:, :0]  # where there is no law
         self.value = joined([none, *(law.value.expand(size) for law, size in pairs)])  # (P, K)
         self.noise = joined([none, *(_noise(law).expand(size) for law, size in pairs)])
@@ -90,11 +92,6 @@ class NonlinearProblem(Node):
     def sizes(self, u: Tensor) -> Tensor:
         """|u|, and a thousandth of what the prior allows, where u itself is next to nothing."""
         return u.abs() + self.least
-
-    def size(self, u: Tensor) -> Tensor:  # (P,)
-        """|u| in standard deviations."""
-        v = self.variance
-        return torch.where(v > TINY, u.square() / v.clamp_min(TINY), 0.0).sum(-1).sqrt()
 
     @property
     def learns(self) -> bool:
@@ -237,10 +234,9 @@ class DenseStep(Step):
 
     def __init__(self, problem: NonlinearProblem, look: Linearisation) -> None:
         self.problem, self.look = problem, look
-        laws = zip(problem.curved, look.backs, strict=True)
-        found = [
-            torch.cat(curved.jacobians(back, curved.count, look.u), -1) for curved, back in laws
-        ]
+        counts = problem.counts[len(problem.counts) - len(problem.curved) :]
+        laws = zip(problem.curved, look.backs, counts, strict=True)
+        found = [torch.cat(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
         self.curved = torch.cat([problem.mean[:, None][:, :0], *found], 1)
         spread = problem.times(self.curved)
         across, own = product_of(problem.fixed, spread), spread @ self.curved.mT
