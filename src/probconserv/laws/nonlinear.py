@@ -272,7 +272,7 @@ class Curved(Node):
         units = torch.eye(count, dtype=like.dtype, device=like.device)
         if count < FEW:
             each = zip(*(back(unit) for unit in units), strict=True)
-            found = tuple(torch.stack(rows, 1) for rows in each)
+            found = tuple(rows[0][:, None] if count == 1 else torch.stack(rows, 1) for rows in each)
         else:
             some = max(1, AT_ONCE // max(1, like.numel()))
             every = torch.vmap(back, chunk_size=some)(units)

@@ -236,8 +236,8 @@ class DenseStep(Step):
         self.problem, self.look = problem, look
         counts = problem.counts[len(problem.counts) - len(problem.curved) :]
         laws = zip(problem.curved, look.backs, counts, strict=True)
-        found = [torch.cat(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
-        self.curved = torch.cat([problem.mean[:, None][:, :0], *found], 1)
+        found = [beside(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
+        self.curved = beside(found, 1) if found else problem.mean[:, None][:, :0]
         spread = problem.times(self.curved)
         across, own = product_of(problem.fixed, spread), spread @ self.curved.mT
         first = torch.cat([problem.fixed_gram, across], -1)
@@ -329,7 +329,12 @@ def _noise(law: Any) -> Tensor:
 
 def joined(fields: Sequence[Tensor]) -> Tensor:
     """The fields of each part as one vector, (P, N)."""
-    return torch.cat([x.reshape(len(x), math.prod(x.shape[1:])) for x in fields], 1)
+    return beside([x.reshape(len(x), math.prod(x.shape[1:])) for x in fields], 1)
+
+
+def beside(each: Sequence[Tensor], axis: int) -> Tensor:
+    """As `torch.cat`, without a copy of one."""
+    return each[0] if len(each) == 1 else torch.cat(list(each), axis)
 
 
 def _parts(root: Independent | Correlated) -> tuple[Tensor | None, Tensor | None]:
