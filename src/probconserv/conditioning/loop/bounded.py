@@ -25,7 +25,7 @@ SETTLING = 4  # times that rounding is taken off
 class Bounded(NonlinearProblem):
     """Fields given laws, within inequalities; see `NonlinearProblem`."""
 
-    loose = ("rising",)
+    loose = ("fixed", "rising")
 
     def __init__(
         self,
@@ -50,6 +50,18 @@ class Bounded(NonlinearProblem):
     @property
     def of_gradients(self) -> "Bounded":
         return self._with(low=self.back[0], high=self.back[1]) if self.back else self
+
+    def start(self) -> Tensor:
+        """a of the nearest fields within bounds and order: laws may be undefined outside."""
+        if not self.curved or not len(self.mean):
+            return super().start()
+        rest = self.mean.new_zeros(1, self.mean.shape[-1]) if self.rest is None else self.rest
+        prior = Prior(rest, self.directions, self.rising[None])
+        rise = self.mean.new_zeros(len(self.mean), len(self.rising))
+        low, high = torch.cat([self.low, rise], -1), torch.cat([self.high, rise + torch.inf], -1)
+        none = torch.zeros_like(low)
+        found = nearest(in_units(prior, self.mean, none, none, low, high)[0])
+        return prior.pushed(found.force)
 
     def held(self, u: Tensor) -> Tensor:
         """u, which obeys up to rounding, exactly within the inequalities."""
@@ -144,6 +156,10 @@ class BoundedStep(DenseStep):
         law = torch.cat([self.rows.new_zeros(self.count), (self.problem.side == 0).double()])
         return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
 
+    def reached(self) -> Tensor:
+        found = self.nearest
+        return self._held().prior.pushed(found.force)
+
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
         problem, active, force = self.problem, self.nearest.active, self.nearest.force
@@ -162,10 +178,8 @@ class BoundedStep(DenseStep):
     @cached_property
     def _held(self) -> Given:
         """The prior given the laws as they are and what is at a bound."""
-        problem = self.programme().detached()
-        return Given(
-            problem.prior, torch.where(self.nearest.active != 0, torch.inf, problem.precision)
-        )
+        problem, active = self.programme().detached(), self.nearest.active != 0
+        return Given(problem.prior, torch.where(active, torch.inf, problem.precision))
 
     def tangent(self, r: Tensor) -> Tensor:
         given = self._held

@@ -53,13 +53,13 @@ def most_probable(
     steps.
     """
     problem = given._map(Tensor.detach)
-    u, found = problem.mean, torch.full_like(problem.mean, torch.nan)
-    a, left = torch.zeros_like(u), torch.arange(len(u), device=u.device)
+    found = torch.full_like(problem.mean, torch.nan)
+    left = torch.arange(len(found), device=found.device)
     weights, failed = torch.zeros_like(problem.value), dict[int, Failure]()
-    if near is not None and len(u):
-        step = problem.step(problem.look(near))
-        a = -step.back(step.multiplier(HOLDS))
-        u = u + problem.times(a)
+    a = problem.start()
+    if near is not None and len(near):
+        a = problem.step(problem.look(near)).reached()
+    u = problem.mean + problem.times(a)
     look = problem.look(u) if len(u) else None
     for number in range(limit + 1):
         if look is None:
@@ -123,7 +123,7 @@ def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  #
     problem = step.problem
     feasible = (problem.missed(step.look.misses) <= HOLDS * terms).all(-1)
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
-    floor = (ROUNDING * problem.size(step.look.u)).square()
+    floor = (ROUNDING * (problem.size + reach.sqrt())).square()
     feasible = feasible & problem.is_within(step.look)
     return feasible & (length <= STATIONARY**2 * reach + floor)
 
@@ -135,7 +135,7 @@ def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, 
     """
     problem = step.problem
     none = torch.zeros_like(problem.mean)
-    if not problem.is_dense or not bool(now.any()):
+    if not problem.is_dense or not problem.curved or not bool(now.any()):
         return none
     generator = torch.Generator().manual_seed(SEED)
     random = torch.randn(problem.mean.shape[1:], generator=generator, dtype=none.dtype).to(none)
@@ -154,10 +154,13 @@ def _rounded(step: Step) -> Tensor:  # (P, K)
 
 
 def _newton(step: Step, change: Tensor, multiplier: Tensor) -> Tensor:
-    """The change of a if the second derivative counts."""
-    bend = step.curvature(multiplier, step.problem.times(change))
+    """The change of a if the second derivative counts, where that stays within inequalities."""
+    problem, look = step.problem, step.look
+    bend = step.curvature(multiplier, problem.times(change))
     more, _, _ = _solved_on_tangent(step, multiplier, -bend, CLOSE)
-    return torch.where(more.isfinite().all(-1, keepdim=True), change + more, change)
+    whole = change + more
+    within = problem.is_within(look._replace(u=look.u + problem.times(whole)))
+    return torch.where((more.isfinite().all(-1) & within)[:, None], whole, change)
 
 
 def _solved_on_tangent(
@@ -206,29 +209,31 @@ def _searched(
 
     outside = step.penalty
 
-    def merit(at: Linearisation, of: Tensor) -> Tensor:
-        rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
-        beyond = (outside * problem.broken(at)).sum(-1)
-        return _dot(of, problem.times(of)) / 2 + rows.sum(-1) + beyond
+    move, reach = problem.times(change), _dot(a, problem.times(a))
 
-    move = problem.times(change)
-    before = merit(step.look, a)
+    def merit(at: Linearisation, energy: Tensor) -> Tensor:
+        rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
+        return energy / 2 + rows.sum(-1) + (outside * problem.broken(at)).sum(-1)
+
+    before = merit(step.look, reach)
     slope = noisy * misses * step.along(move) - weights * misses.abs()
     slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(step.look)).sum(-1)
     slack = slack + SETTLED * before.abs()
 
-    def tried(change: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
-        at = problem.look(u + problem.times(change))
-        return at, merit(at, a + change) <= before + ENOUGH_LOWER * share * slope + slack
+    def tried(change: Tensor, move: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
+        at = problem.look(u + move)
+        energy = reach + 2 * _dot(a, move) + _dot(change, move)
+        return at, merit(at, energy) <= before + ENOUGH_LOWER * share * slope + slack
 
-    full, ok = tried(change)
+    full, ok = tried(change, move)
     ok = ok | still
     if bool(ok.all()):
         return full, a + change, ~ok
     best = torch.where(ok[:, None], change, 0.0)
     turn = step.bent(torch.where(full.misses.isfinite(), full.misses, 0.0))
     short = _dot(turn, problem.times(turn)) <= TURN**2 * _dot(change, move)
-    better = tried(change + turn)[1] & short & ~ok
+    bent, better = tried(change + turn, problem.times(change + turn))
+    better = better & short & ~ok & problem.is_within(bent)
     best, ok = torch.where(better[:, None], change + turn, best), ok | better
     share = torch.ones_like(before)
     while not bool(ok.all()):
@@ -236,7 +241,7 @@ def _searched(
         if bool((share < SHORTEST).any()):
             break
         some = share[:, None] * change
-        better = tried(some, share)[1] & ~ok
+        better = tried(some, share[:, None] * move, share)[1] & ~ok
         best, ok = torch.where(better[:, None], some, best), ok | better
     return problem.look(u + problem.times(best)), a + best, ~ok
 
