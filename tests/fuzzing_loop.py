@@ -70,7 +70,10 @@ class Problem:
         blank = [(np.zeros((0, n)), np.zeros(0), np.zeros(0))]
         E, b, std = (np.concatenate(x) for x in zip(*blank, *self.equal, strict=True))
         low, high = (np.broadcast_to(x, n) for x in self.ends)
-        more = [(np.eye(n)[np.isfinite(x)] * s, s * x[np.isfinite(x)]) for x, s in ((low, 1), (high, -1))]
+        more = [
+            (np.eye(n)[np.isfinite(x)] * s, s * x[np.isfinite(x)])
+            for x, s in ((low, 1), (high, -1))
+        ]
         A, c = (np.concatenate(x) for x in zip(*more, *self.least, strict=True))
         return E, b, std, A, c
 
@@ -113,7 +116,9 @@ def draw_field(rng, most, away=(-1, 1)):
     prior.mean = problem.u + problem.root @ far
     means = dict(zip(names, prior.mean.reshape(len(names), *shape), strict=True))
     if shared:
-        members, own = ({n: p[k](means[n]) for n, (_, p) in zip(names, parts, strict=True)} for k in (0, 1))
+        members, own = (
+            {n: p[k](means[n]) for n, (_, p) in zip(names, parts, strict=True)} for k in (0, 1)
+        )
         made = pc.Ensemble(members, own, batch_dims=len(batch), shrinkage=0.0)
     else:
         each = {n: make(means[n]) for n, (_, make) in zip(names, parts, strict=True)}
@@ -139,27 +144,35 @@ def draw_white(rng, shape, scale, members, dims):
     members: of an ensemble that fields share; then there are two makers, of members and variance.
     """
     kind = "Ensemble" if members else rng.choice(FIELDS)
-    wide = 10 ** rng.uniform(-rng.choice([0, 2, 6]), 0, shape) * (scale * 10 ** rng.uniform(-2, 0)) ** 2
+    wide = (
+        10 ** rng.uniform(-rng.choice([0, 2, 6]), 0, shape)
+        * (scale * 10 ** rng.uniform(-2, 0)) ** 2
+    )
     own = wide * 10 ** rng.uniform(-6, 0) if kind in ("LowRank", "Ensemble") else wide
     own = own * (kind not in ("bare LowRank", "Dense"))
     factor = np.sqrt(wide) * rng.normal(size=(members or rng.integers(2, 8), *shape))
 
     def white(factor=None):
         zero = torch.zeros(shape, dtype=torch.float64)
-        return prior_of(zero, torch.tensor(own), None if factor is None else torch.tensor(factor), dims)
+        return prior_of(
+            zero, torch.tensor(own), None if factor is None else torch.tensor(factor), dims
+        )
 
     if kind == "Ensemble":
         factor = factor - factor.mean(0)
         prior = white(factor / np.sqrt(len(factor) - 1))
-        makers = (lambda mean: mean + factor), (lambda mean: own)
-        made = lambda mean: pc.Ensemble(mean + factor, own, batch_dims=len(shape) - dims, shrinkage=0.0)
-        return prior, makers if members else made
+        if members:
+            return prior, ((lambda mean: mean + factor), (lambda mean: own))
+        lead = len(shape) - dims
+        return prior, lambda mean: pc.Ensemble(mean + factor, own, batch_dims=lead, shrinkage=0.0)
     if kind == "Diagonal":
         return white(), lambda mean: pc.Diagonal(mean, own)
     if kind == "Dense":
         n = shape[-1]
         x = np.linspace(0, 1, n)
-        smooth = np.exp(-0.5 * ((x[:, None] - x) / rng.uniform(0.03, 0.3)) ** 2) + 10 ** rng.uniform(-8, -2) * np.eye(n)
+        smooth = np.exp(
+            -0.5 * ((x[:, None] - x) / rng.uniform(0.03, 0.3)) ** 2
+        ) + 10 ** rng.uniform(-8, -2) * np.eye(n)
         root = np.sqrt(wide).reshape(-1, n, 1)
         square = root * smooth * root.swapaxes(1, 2)
         prior = white()
@@ -173,7 +186,7 @@ def draw_white(rng, shape, scale, members, dims):
 
 def add_law(rng, problem, side=0):
     """A linear law that the values obey, up to its noise; side: a limit that they keep."""
-    made, prior = problem.made, problem.made.priors[0]
+    made = problem.made
     stated = draw_law(rng, str(rng.choice([*ANYWHERE] if side else LAWS)), made, torch.float64)
     if stated is None or not is_fair(stated, made) or not shares_axes(made, [stated]):
         return
@@ -182,7 +195,8 @@ def add_law(rng, problem, side=0):
     if stated.name == "smoothness":
         noise = blank.noise.double().expand(stated.rows).numpy().ravel()
         problem.asked.append(blank)
-        return problem.equal.append((G, 0 * noise, noise))
+        problem.equal.append((G, 0 * noise, noise))
+        return
     noisy = not side and (stated.name == "periodic" or rng.random() < 0.4)
     noise = norms.reshape(stated.rows) * 10 ** rng.uniform(-4, 1) * noisy
     noise = noise[..., :1] + 0 * noise if stated.shared else noise
@@ -220,9 +234,13 @@ def add_limits(rng, problem, slopes):
             room = std[name] * rng.exponential(size=shape) * (rng.random(shape) < 0.7)
             value = u[name] + sign * room * 10 ** rng.uniform(-1, 1)
             if how in ("none", "one"):
-                value = (u[name].min() if sign < 0 else u[name].max()) + sign * rng.choice([0, std[name].mean()])
+                value = (u[name].min() if sign < 0 else u[name].max()) + sign * rng.choice(
+                    [0, std[name].mean()]
+                )
             if how == "tight":  # next to nothing is left
-                value = u[name] + sign * std[name] * 10.0 ** rng.integers(-10, -2) * (rng.random(shape) < 0.9)
+                value = u[name] + sign * std[name] * 10.0 ** rng.integers(-10, -2) * (
+                    rng.random(shape) < 0.9
+                )
             if how == "tight" and slopes[name]:
                 continue
             ends[end] = value
@@ -269,7 +287,9 @@ def add_linear(rng, problem, slopes, count):
 
 FUNCTIONS = {
     "squares": lambda x, y, size: (x / size).square().sum()[None],
-    "two squares": lambda x, y, size: torch.stack([(x[::2] / size).square().sum(), (y[1::2] / size).square().sum()]),
+    "two squares": lambda x, y, size: torch.stack(
+        [(x[::2] / size).square().sum(), (y[1::2] / size).square().sum()]
+    ),
     "cubes": lambda x, y, size: ((x / size) ** 3).sum()[None],
     "exponentials": lambda x, y, size: torch.exp(x / size).sum()[None],
     "products": lambda x, y, size: (x * y)[:3] / size**2,
@@ -299,10 +319,18 @@ def add_curved(rng, problem):
     rows = np.linalg.norm(jacobian(whole, problem.u) @ problem.root, axis=1)
     side = int(rng.choice([0, 0, 0, 1, -1]))
     noise = rows * 10 ** rng.uniform(-3, 0.5) * (side == 0 and rng.random() < 0.3)
-    value = value + noise * rng.normal(size=len(value)) - side * rows * rng.exponential() * (rng.random() < 0.5)
+    value = (
+        value
+        + noise * rng.normal(size=len(value))
+        - side * rows * rng.exponential() * (rng.random() < 0.5)
+    )
     entries = (2, -1) if lead else (-1,)
-    law = pc.nonlinear(function, value.reshape(entries), noise=noise.reshape(entries), batch_dims=lead)
-    problem.asked.append([law, pc.at_least(law) if side else 0, pc.at_most(law) if side else 0][side])
+    law = pc.nonlinear(
+        function, value.reshape(entries), noise=noise.reshape(entries), batch_dims=lead
+    )
+    problem.asked.append(
+        [law, pc.at_least(law) if side else 0, pc.at_most(law) if side else 0][side]
+    )
     problem.curved.append((whole, value, noise, side))
 
 
@@ -331,7 +359,11 @@ class White:
             if side:
                 A, c = np.concatenate([A, side * J]), np.append(c, side * (value - now + J @ u))
             else:
-                E, b, std = np.concatenate([E, J]), np.append(b, value - now + J @ u), np.append(std, noise)
+                E, b, std = (
+                    np.concatenate([E, J]),
+                    np.append(b, value - now + J @ u),
+                    np.append(std, noise),
+                )
         mean, root = problem.made.priors[0].mean, problem.root
         E, b = np.concatenate([E @ root, np.diag(std)[:, std > 0]], 1), b - E @ mean
         A, c = np.pad(A @ root, ((0, 0), (0, (std > 0).sum()))), c - A @ mean
@@ -340,17 +372,21 @@ class White:
         return cls(E / sizes[0][:, None], b / sizes[0], A / sizes[1][:, None], c / sizes[1])
 
     def without_equal(self):
-        """y of the equal rows alone, a basis of the directions that they leave, and those they read."""
+        """The least y of the equal rows alone, and a basis of the directions that they leave."""
         left, size, right = np.linalg.svd(self.E, full_matrices=True)
         kept = size > 1e-9
         own = right[: len(size)][kept]
-        return own.T @ ((left.T[: len(size)][kept] @ self.b) / size[kept]), np.concatenate([right[: len(size)][~kept], right[len(size) :]])
+        return own.T @ ((left.T[: len(size)][kept] @ self.b) / size[kept]), np.concatenate(
+            [right[: len(size)][~kept], right[len(size) :]]
+        )
 
 
 def spread(problem, u):
     """y of a field: the least z that moves the mean there, and the misses of noisy rows."""
     prior = problem.made.priors[0]
-    z = np.linalg.lstsq(problem.root / prior.std[:, None], (u - prior.mean) / prior.std, rcond=1e-13)[0]
+    z = np.linalg.lstsq(
+        problem.root / prior.std[:, None], (u - prior.mean) / prior.std, rcond=1e-13
+    )[0]
     E, b, std, *_ = problem.rows()
     e = [((b - E @ u) / np.where(std > 0, std, 1.0))[std > 0]]
     for function, value, noise, side in problem.curved:
@@ -360,7 +396,7 @@ def spread(problem, u):
 
 
 def bound(white, y):
-    """A lower bound of half the squared distance, proved by weights of the rows; what they leave of y."""
+    """What weights of the rows prove half the squared distance to be, and what they leave of y."""
     here = white.A @ y - white.c <= ACTIVE * (1 + np.linalg.norm(y))
     _, free = white.without_equal()
     some = white.A[here]
@@ -386,6 +422,10 @@ def least(white):
     if (np.abs(white.E @ start - white.b) > EMPTY).any():
         return np.inf
     rows, value = white.A @ free.T, white.c - white.A @ start
+    norms = np.linalg.norm(rows, axis=1)
+    if (value[norms < NOTHING] > EMPTY).any():
+        return np.inf
+    rows, value = (x[norms >= NOTHING] for x in (rows, value))
     size = max(1.0, np.abs(value).max(initial=0))
     given, target = np.vstack([rows.T, value / size]), np.append(np.zeros(len(free)), 1.0)
     away = target - given @ weighed(given, target)
@@ -399,7 +439,12 @@ def emptiness(problem):
     white = White.of(problem)
     E, A = (np.pad(x, ((0, 0), (0, 1)), constant_values=1.0) for x in (white.E, white.A))
     under = np.concatenate([-A, -E, np.concatenate([white.E, -np.ones((len(E), 1))], 1)])
-    found = linprog(np.eye(E.shape[1])[-1], under, np.concatenate([-white.c, -white.b, white.b]), bounds=[(None, None)] * (E.shape[1] - 1) + [(0, None)])
+    found = linprog(
+        np.eye(E.shape[1])[-1],
+        under,
+        np.concatenate([-white.c, -white.b, white.b]),
+        bounds=[(None, None)] * (E.shape[1] - 1) + [(0, None)],
+    )
     return found.fun if found.status == 0 else 0.0
 
 
@@ -439,8 +484,12 @@ def judged(found, problem, u):
             found.wrong = f"not stationary: {left:.1e} of {found.distance:.1e}"
         elif len(u) <= FEW:
             found.other = another(problem) < half * (1 - CLOSE) - CLOSE
-    elif half - proved > CLOSE * (half + ROOM) and half > (best := least(White.of(problem)) ** 2 / 2) + CLOSE * (best + ROOM):
-        found.wrong = f"half the squared distance is {half:.12g}, proved {proved:.12g}, found {best:.12g}"
+    elif half - proved > CLOSE * (half + ROOM) and half > (
+        best := least(White.of(problem)) ** 2 / 2
+    ) + CLOSE * (best + ROOM):
+        found.wrong = (
+            f"half the squared distance is {half:.12g}, proved {proved:.12g}, found {best:.12g}"
+        )
 
 
 def another(problem):
@@ -448,12 +497,19 @@ def another(problem):
     prior, root = problem.made.priors[0], problem.root
     E, b, std, A, c = problem.rows()
     size = root.shape[1]
-    rows = [(lambda u: E @ u - b, lambda u: E, std, 0), (lambda u: A @ u - c, lambda u: A, 0 * c, 1)]
+    rows = [
+        (lambda u: E @ u - b, lambda u: E, std, 0),
+        (lambda u: A @ u - c, lambda u: A, 0 * c, 1),
+    ]
     for function, value, noise, side in problem.curved:
-        rows.append((
-            lambda u, f=function, v=value, s=side or 1: s * (f(torch.tensor(u)).numpy() - v),
-            lambda u, f=function, s=side or 1: s * jacobian(f, u), noise, side,
-        ))
+        rows.append(
+            (
+                lambda u, f=function, v=value, s=side or 1: s * (f(torch.tensor(u)).numpy() - v),
+                lambda u, f=function, s=side or 1: s * jacobian(f, u),
+                noise,
+                side,
+            )
+        )
     place, given = size, []
     for f, J, noise, side in rows:
         noisy = np.zeros((len(noise), size + sum(int((n > 0).sum()) for *_, n, _ in rows)))
@@ -462,13 +518,37 @@ def another(problem):
         norm = np.linalg.norm(np.hstack([J(prior.mean) @ root, noisy]), axis=1)
         norm = np.where(norm > 0, norm, 1.0)
         if len(noise):
-            given.append({
-                "type": "ineq" if side else "eq",
-                "fun": lambda y, f=f, m=noisy, n=norm: (f(prior.mean + root @ y[:size]) + m @ y) / n,
-                "jac": lambda y, J=J, m=noisy, n=norm: (np.pad(J(prior.mean + root @ y[:size]) @ root, ((0, 0), (0, m.shape[1] - size))) + m) / n[:, None],
-            })
-    found = minimize(lambda y: y @ y / 2, np.zeros(place), jac=lambda y: y, constraints=given, method="SLSQP", options={"ftol": 1e-14, "maxiter": 300})
-    feasible = all((np.abs(x) if g["type"] == "eq" else -x).max() < 1e-8 for g in given for x in [g["fun"](found.x)])
+            given.append(
+                {
+                    "type": "ineq" if side else "eq",
+                    "fun": lambda y, f=f, m=noisy, n=norm: (
+                        (f(prior.mean + root @ y[:size]) + m @ y) / n
+                    ),
+                    "jac": lambda y, J=J, m=noisy, n=norm: (
+                        (
+                            np.pad(
+                                J(prior.mean + root @ y[:size]) @ root,
+                                ((0, 0), (0, m.shape[1] - size)),
+                            )
+                            + m
+                        )
+                        / n[:, None]
+                    ),
+                }
+            )
+    found = minimize(
+        lambda y: y @ y / 2,
+        np.zeros(place),
+        jac=lambda y: y,
+        constraints=given,
+        method="SLSQP",
+        options={"ftol": 1e-14, "maxiter": 300},
+    )
+    feasible = all(
+        (np.abs(x) if g["type"] == "eq" else -x).max() < 1e-8
+        for g in given
+        for x in [g["fun"](found.x)]
+    )
     return found.fun if found.success and feasible else np.inf
 
 
@@ -498,7 +578,11 @@ def outcome(seed):
     if kind == "empty" and not found.refused:
         found.wrong = found.wrong or "accepted"
     if found.refused:
-        found.distance = np.linalg.norm(spread(problem, problem.u)) if problem.curved else least(White.of(problem))
+        found.distance = (
+            np.linalg.norm(spread(problem, problem.u))
+            if problem.curved
+            else least(White.of(problem))
+        )
     return found
 
 
@@ -514,7 +598,9 @@ def solve(found, problem):
         draws = flat(post, lambda one: one.draws)
     elif not found.wrong:
         draws = post.sample(2, generator)
-        draws = torch.cat([x.reshape(2, -1) for x in (draws.values() if isinstance(draws, dict) else [draws])], 1).numpy()
+        draws = torch.cat(
+            [x.reshape(2, -1) for x in (draws.values() if isinstance(draws, dict) else [draws])], 1
+        ).numpy()
     for u in draws if not found.wrong else ():
         found.wrong = found.wrong or broken(problem, u, np.linalg.norm(spread(problem, u)))
 
@@ -522,7 +608,10 @@ def solve(found, problem):
 def flat(post, of):
     """A number for each point, all fields side by side, (n, points)."""
     parts = [of(one) for one in (post.parts if isinstance(post, pc.State) else [post])]
-    parts = [x if x.ndim > one.mean.ndim else x[None] for x, one in zip(parts, post.parts if isinstance(post, pc.State) else [post], strict=True)]
+    parts = [
+        x if x.ndim > one.mean.ndim else x[None]
+        for x, one in zip(parts, post.parts if isinstance(post, pc.State) else [post], strict=True)
+    ]
     return torch.cat([x.reshape(len(x), -1) for x in parts], 1).numpy()
 
 
@@ -530,12 +619,15 @@ def flat(post, of):
 def counted():
     """Linear solves of each programme, the most of any part."""
     counts = []
+
     def looked(nearest):
-        def wrapped(problem):
-            result = nearest(problem)
+        def wrapped(*given):
+            result = nearest(*given)
             counts.append(int(result.solves.max()) if len(result.solves) else 0)
             return result
+
         return wrapped
+
     with mock.patch.object(_bounded, "nearest", looked(_bounded.nearest)):
         yield counts
 
@@ -551,27 +643,35 @@ def table(outcomes):
     lines = []
     for one in outcomes:
         if not one.right:
-            lines.append(f"{one.kind} {one.seed}, {one.distance:.3g} away: {one.wrong or one.refused}")
+            lines.append(
+                f"{one.kind} {one.seed}, {one.distance:.3g} away: {one.wrong or one.refused}"
+            )
     for kind in dict.fromkeys(KINDS):
         own = [one for one in outcomes if one.kind == kind]
         if not own:
             continue
         near = [one for one in own if one.distance < FAR]
         solves = [one.solves for one in own if not one.refused] or [0]
-        lines.append(
-            f"{kind}: {len(own)} problems, {len(near)} within {FAR:g} standard deviations; wrong "
-            f"{sum(bool(one.wrong) for one in own)}, refused {sum(bool(one.refused) for one in own)} "
-            f"(near: {sum(bool(one.refused) for one in near)}; "
-            f"proved: {sum(is_proved(one.refused) for one in own)}), "
-            f"another is nearer {sum(one.other for one in own)}; linear solves: median "
-            f"{np.median(solves):g}, 99 % {np.percentile(solves, 99):g}"
-        )
+        counts = {
+            f"within {FAR:g} standard deviations": len(near),
+            "wrong": sum(bool(one.wrong) for one in own),
+            "refused": sum(bool(one.refused) for one in own),
+            "of these near": sum(bool(one.refused) for one in near),
+            "said to be empty": sum(is_proved(one.refused) for one in own),
+            "another method is nearer": sum(one.other for one in own),
+            "linear solves, median": np.median(solves),
+            "99 %": np.percentile(solves, 99),
+        }
+        said = ", ".join(f"{name} {count:g}" for name, count in counts.items())
+        lines.append(f"{kind}: {len(own)} problems; {said}")
     return "\n".join(lines)
 
 
 def is_proved(text):
     """Whether an error says that there is no field, not that none was found."""
-    return any(word in text for word in ("no field obeys", "can only be", "cannot be m", "contradict"))
+    return any(
+        word in text for word in ("no field obeys", "can only be", "cannot be m", "contradict")
+    )
 
 
 def main():
