@@ -21,7 +21,7 @@ from ...support.rowwise import root_of_falling
 from ...support.tolerances import TINY
 from ...support.values import span, unravelled
 from ..draws import mean_of
-from ..loop.within import WAYS
+from ..loop.refused import WAYS
 from .clipped import Clipped, taken_fields
 from .isotonic import Rising, RisingLineByLine
 

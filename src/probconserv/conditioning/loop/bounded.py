@@ -12,11 +12,12 @@ from torch import Tensor
 
 from ...laws.inequalities import Limits
 from ...support.errors import InputError
-from ...support.tolerances import EPS, GIVES, INSIDE, SETTLED, TINY
+from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY
 from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
-from .programme import Nearest, Programme, in_units, nearest
+from .programme import BEYOND, Nearest, Programme, in_units, nearest, terms_of
+from .refused import FIXED, out_of_reach, refusal
 from .within import rows_that_rise
 
 SETTLING = 4  # times that rounding is taken off
@@ -46,6 +47,9 @@ class Bounded(NonlinearProblem):
             )
         self.low, self.high, self.slopes, self.back = low, high, slopes, back
         self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
+        self.linear_rows = self.fixed.shape[1]  # the first ones
+        count = low.shape[-1] + len(self.rising) + self.value.shape[-1]
+        self.active = low.new_zeros(len(low), count)  # of the last step: where the next one starts
 
     @property
     def of_gradients(self) -> "Bounded":
@@ -107,40 +111,60 @@ class BoundedStep(DenseStep):
         self.found, self.gave = other.found, other.gave
         return self
 
-    def programme(self, elastic: bool = False) -> Programme:
-        """elastic: exact laws that are not linear may give way, where they leave no field."""
+    def programme(self, noise: Tensor | None = None, count: int | None = None) -> Programme:
+        """noise: of laws, if not their own. count: of rows that are asked, if not all."""
         problem, wide = self.problem, len(self.rows)
         rising = problem.rising.expand(wide, -1, -1)
         rest = problem.rest
         rest = problem.mean.new_zeros(1, problem.mean.shape[-1]) if rest is None else rest
-        prior = Prior(rest, problem.directions, torch.cat([rising, self.rows], 1))
+        prior = Prior(rest, problem.directions, torch.cat([rising, self.rows[:, :count]], 1))
         before = problem.mean.shape[-1] + len(problem.rising)
-        value = self.along(self.look.u) - self.look.misses
-        value = torch.cat([value.new_zeros(wide, before), value], -1)
-        noise = problem.noise
-        if elastic:
-            noise = torch.where(noise == 0, GIVES * self.variance(), noise)
+        noise = (problem.noise if noise is None else noise)[:, :count]
+        own = self.along(self.look.u) - self.look.misses
+        linear = problem.linear_rows  # the same at every step, to the last digit
+        own = torch.cat([problem.value[:, :linear], own[:, linear:]], -1)[:, :count]
+        value = torch.cat([own.new_zeros(wide, before), own], -1)
         precision = torch.cat([noise.new_zeros(wide, before), precision_of(noise)], -1)
-        rise = noise.new_zeros(wide, len(problem.rising))
-        own = value[:, before:]
-        least = torch.where(problem.side > 0, own, -torch.inf)
-        most = torch.where(problem.side < 0, own, torch.inf)
+        rise, side = noise.new_zeros(wide, len(problem.rising)), problem.side[:count]
+        least = torch.where(side > 0, own, -torch.inf)
+        most = torch.where(side < 0, own, torch.inf)
         low = torch.cat([problem.low, rise, least], -1)
         high = torch.cat([problem.high, torch.full_like(rise, torch.inf), most], -1)
-        return in_units(prior, problem.mean, value, precision, low, high)[0]
+        found, start = in_units(prior, problem.mean, value, precision, low, high)
+        near = INSIDE * prior.variances.sqrt() + CONVERGED * terms_of(prior, start.u)
+        self.broken = (start.broken - near).amax(-1)
+        return found
 
     @property
     def nearest(self) -> Nearest:
         if self.found is None:
+            problem, noise = self.problem, self.problem.noise
             with torch.no_grad():
-                self.found = nearest(self.programme().detached())
+                self.found = nearest(self.programme().detached(), problem.active)
                 self.gave = ~self.found.solved
                 wrong = self.gave.nonzero()[:, 0]
                 if len(wrong):
-                    more = nearest(self.programme(elastic=True).detached().some(wrong))
+                    noise = torch.where(noise == 0, GIVES * self.variance(), noise)
+                    more = nearest(self.programme(noise).detached().some(wrong))
                     for whole, some in zip(self.found, more, strict=True):
                         whole[wrong] = some
+                problem.active = self.found.active
         return self.found
+
+    def refused(self) -> dict[int, str]:
+        """Why parts have no field that obeys the linear laws and the inequalities."""
+        problem, count = self.problem, self.problem.linear_rows
+        if not bool(self.gave.any()) and not bool((self.broken > 0).any()):
+            return {}
+        plain = self.programme(count=count).detached()
+        found = nearest(plain)
+        wrong, names = {}, [problem.named(row) for row in range(count)]
+        proved = found.distance > (BEYOND if problem.curved else -1.0)
+        for i in (~found.solved & proved | (self.broken > 0)).nonzero()[:, 0].tolist():
+            ends, most = (problem.low[i], problem.high[i]), float(self.broken[i])
+            text = out_of_reach(plain, i, ends, names) or FIXED.format(most=most)
+            wrong[i] = text if most > 0 else refusal(plain, found, i, ends, names)
+        return wrong
 
     def multiplier(self, close: float = 0.0) -> Tensor:
         return -self.nearest.force[:, self.count :]
@@ -158,12 +182,12 @@ class BoundedStep(DenseStep):
 
     def reached(self) -> Tensor:
         found = self.nearest
-        return self._held().prior.pushed(found.force)
+        return self._held.prior.pushed(found.force)
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
-        problem, active, force = self.problem, self.nearest.active, self.nearest.force
-        given = self._held
+        problem, active, given = self.problem, self.nearest.active, self._held
+        force = self._force(given)
         change = given.prior.pushed(force) - a
         move = problem.times(change)
         end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
@@ -174,6 +198,14 @@ class BoundedStep(DenseStep):
         _, more = given.once(torch.zeros_like(move), torch.where(given.said > 0, left, 0.0))
         more = torch.where(self.gave[:, None], 0.0, more)
         return -(force + more)[:, self.count :], change + given.prior.pushed(more)
+
+    def _force(self, given: Given) -> Tensor:
+        """Of each number; also of noisy rows that nothing free moves, which others bear."""
+        noise, found = self.problem.noise, self.nearest
+        idle = (given.said[:, self.count :] == 0) & (noise > 0) & noise.isfinite()
+        left = -self.look.misses - self.along(found.u - self.look.u)
+        own = torch.where(idle, left / torch.where(idle, noise, 1.0), found.force[:, self.count :])
+        return torch.cat([found.force[:, : self.count], own], -1)
 
     @cached_property
     def _held(self) -> Given:

@@ -68,6 +68,8 @@ def most_probable(
         kick, done, wrong = torch.zeros_like(a), torch.zeros_like(left, dtype=torch.bool), {}
         if not (wrong := _undefined(step, number)):
             multiplier, change = step.solved(a)
+            wrong = {} if number else _refused(step)
+        if not wrong:
             terms = step.terms()
             still = _arrived(step, a, change, terms)
             if number == limit:
@@ -314,6 +316,12 @@ def _undefined(step: Step, number: int) -> dict[int, Failure]:
             "is not)."
         )
     return _failures(step, wrong, InfeasibleError, text)
+
+
+def _refused(step: Step) -> dict[int, Failure]:
+    """Parts in which no field obeys the linear laws within inequalities."""
+    said = step.refused().items()
+    return {i: Failure(InfeasibleError, f"{PART}: {text}") for i, text in said}
 
 
 def _unmovable(step: Step, terms: Tensor, number: int) -> dict[int, Failure]:

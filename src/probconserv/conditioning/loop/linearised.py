@@ -203,6 +203,10 @@ class Step(ABC):
         more = self.solve(left, ROUNDED)
         return multiplier + more, change - self.back(more)
 
+    def refused(self) -> dict[int, str]:
+        """Why parts have no field that obeys the linear laws within inequalities: none here."""
+        return {}
+
     @property
     def penalty(self) -> Tensor:  # (P, 1)
         """The weight of what lies outside of inequalities, beside the distance."""

@@ -222,10 +222,13 @@ def _at_ends(
 
 
 @torch.no_grad()
-def nearest(problem: Programme) -> Nearest:
-    """The nearest field of each part."""
-    size = len(problem.mean), problem.unit.shape[-1]
-    found = _active_set(problem, problem.mean.new_zeros(size), SETS)
+def nearest(problem: Programme, active: Tensor | None = None) -> Nearest:
+    """The nearest field of each part. active: what may be at a bound, where that is known."""
+    start = problem.mean.new_zeros(len(problem.mean), problem.unit.shape[-1])
+    if active is not None:
+        end = torch.where(active > 0, problem.low, problem.high)
+        start = torch.where(end.isfinite(), active, start)
+    found = _active_set(problem, start, SETS)
     left = (~found.solved).nonzero()[:, 0]
     if len(left):
         more = _interior(problem.some(left))

@@ -17,17 +17,17 @@ from ...fields.gaussian import random_normals
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
 from ...support.errors import InfeasibleError, InputError
-from ...support.tolerances import CONVERGED, EASY, EPS, ROUNDED, SETTLED, TINY, UNREACHED
-from ...support.values import span, unravelled
+from ...support.tolerances import CONVERGED, EPS, ROUNDED, SETTLED, TINY, UNREACHED
+from ...support.values import unravelled
 from ..audit import check_met
 from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
-from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
+from .programme import Nearest, Programme, Start, in_units, nearest, terms_of
+from .refused import FIXED, WAYS, out_of_reach, refusal
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
 MOST_ROWS, MOST = 2500, 1 << 27  # rows and directions of one part; times its points
 TRIES = 6  # at taking rounding off exact rows
-WAYS = "Ways out: correct the value, loosen `bounds` or `monotone`, or give the law `noise`."
 
 
 @dataclass(frozen=True)
@@ -179,10 +179,11 @@ class Within:
             broken = (start.broken - near).amax(-1)
             if bool((broken > 0).any()):
                 at = int(broken.argmax())
-                wrong = self._beyond(problem, at, parts) or InfeasibleError(
-                    "`bounds`, `monotone`: points without variance, or fixed by exact laws, break "
-                    f"an inequality by {float(start.broken[at].max()):.3g} and cannot be moved. "
-                    "Ways out: correct their values, give them variance, or give the laws `noise`."
+                part = int(parts[at % len(parts)])
+                ends, names = (self.low[part], self.high[part]), self._names(part)
+                wrong = InfeasibleError(
+                    out_of_reach(problem, at, ends, names)
+                    or FIXED.format(most=float(start.broken[at].max()))
                 )
         fields = self.layout.fields(u)
         if rows:
@@ -268,7 +269,8 @@ class Within:
     def _nearest(self, problem: Programme, parts: Tensor) -> Nearest:
         found = nearest(plain := problem.detached())
         if not bool(found.solved.all()):
-            raise self._refused(plain, found, parts)
+            at = int((~found.solved).int().argmax())
+            raise InfeasibleError(self._refused(plain, found, at, parts))
         return found
 
     @torch.no_grad()
@@ -318,53 +320,11 @@ class Within:
         assert len(found) == count
         return torch.cat(found, -1)
 
-    def _beyond(self, problem: Programme, at: int, parts: Tensor) -> InfeasibleError | None:
-        """An exact row of a part that no field within bounds meets, where that is plain."""
-        part, first = int(parts[at % len(parts)]), problem.mean.shape[-1] + len(self.rising)
-        g = problem.prior.rows[at if len(problem.prior.rows) > 1 else 0][len(self.rising) :]
-        low, high = (x[part] for x in (self.low, self.high))
-        exact = problem.precision[at if len(problem.precision) > 1 else 0, first:].isinf()
-        ends = [torch.where(g > 0, *pair) for pair in ((low, high), (high, low))]
-        terms = [torch.where(g == 0, 0.0, g * end) for end in ends]
-        for i in exact.nonzero()[:, 0].tolist():
-            value, (least, most) = (
-                float(problem.value[at, first + i]),
-                (float(t[i].sum()) for t in terms),
-            )
-            near = CONVERGED * (
-                abs(value) + max(float(t[i].abs().nan_to_num(posinf=0.0).sum()) for t in terms)
-            )
-            if not least - near <= value <= most + near:
-                return InfeasibleError(
-                    f"{self._names(part)[i]} is {value:.10g}, but within the inequalities it can "
-                    f"only be {span(least, most, digits=10)}. {WAYS}"
-                )
-        return None
-
-    def _refused(self, problem: Programme, found: Nearest, parts: Tensor) -> InfeasibleError:
+    def _refused(self, problem: Programme, found: Nearest, at: int, parts: Tensor) -> str:
         """Why a part did not get there."""
-        at = int((~found.solved).int().argmax())
-        if (plain := self._beyond(problem, at, parts)) is not None:
-            return plain
-        points, names = problem.mean.shape[-1], self._names(int(parts[at % len(parts)]))
-        pull = (found.force[at] * problem.prior.variances.sqrt()).abs()
-        pull = pull[..., : len(found.force[at])].reshape(-1, found.force.shape[-1])[0]
-        rows = pull[points + len(self.rising) :]
-        large = [i for i in rows.argsort(descending=True).tolist() if rows[i] > EASY * pull.max()]
-        said = ", ".join(names[i] for i in large[:4])
-        which = f" (those that pull most: {said})" if said else ""
-        distance = float(found.distance[at])
-        if distance > BEYOND:
-            return InfeasibleError(
-                f"no field obeys the exact laws and `bounds`, `monotone` together{which}: it would "
-                f"be more than {BEYOND:.0e} standard deviations away, or the directions of this "
-                f"field are too few. {WAYS}"
-            )
-        return InfeasibleError(
-            f"the nearest field within `bounds`, `monotone` was not found after "
-            f"{int(found.solves[at])} linear solves{which}; it is at least {distance:.3g} standard "
-            f"deviations away. {WAYS}"
-        )
+        part = int(parts[at % len(parts)])
+        ends = self.low[part], self.high[part]
+        return refusal(problem, found, at, ends, self._names(part))
 
     def _names(self, part: int) -> list[str]:
         """Of the rows of laws in one part."""
