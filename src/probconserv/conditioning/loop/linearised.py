@@ -38,7 +38,7 @@ class Linearisation(NamedTuple):
 class NonlinearProblem(Node):
     """Fields given laws; what it is made of has one first axis, of P parts."""
 
-    loose = ("fixed",)
+    loose: tuple[str, ...] = ("fixed",)
 
     def __init__(
         self,
