@@ -104,6 +104,7 @@ class BoundedStep(DenseStep):
 
     def __init__(self, problem: Bounded, look: Linearisation) -> None:
         super().__init__(problem, look)
+        self.jacobian = self.rows  # with its gradient: what follows looks at it without
         self.found: Nearest | None = None
         self.gave = torch.zeros_like(look.u[:, 0], dtype=torch.bool)  # parts where laws gave way
 
@@ -113,11 +114,11 @@ class BoundedStep(DenseStep):
 
     def programme(self, noise: Tensor | None = None, count: int | None = None) -> Programme:
         """noise: of laws, if not their own. count: of rows that are asked, if not all."""
-        problem, wide = self.problem, len(self.rows)
+        problem, wide = self.problem, len(self.jacobian)
         rising = problem.rising.expand(wide, -1, -1)
         rest = problem.rest
         rest = problem.mean.new_zeros(1, problem.mean.shape[-1]) if rest is None else rest
-        prior = Prior(rest, problem.directions, torch.cat([rising, self.rows[:, :count]], 1))
+        prior = Prior(rest, problem.directions, torch.cat([rising, self.jacobian[:, :count]], 1))
         before = problem.mean.shape[-1] + len(problem.rising)
         noise = (problem.noise if noise is None else noise)[:, :count]
         own = self.along(self.look.u) - self.look.misses
@@ -177,7 +178,7 @@ class BoundedStep(DenseStep):
     @property
     def penalty(self) -> Tensor:  # (P, 1)
         """The weight of what lies outside, beside the distance."""
-        law = torch.cat([self.rows.new_zeros(self.count), (self.problem.side == 0).double()])
+        law = torch.cat([self.jacobian.new_zeros(self.count), (self.problem.side == 0).double()])
         return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
 
     def reached(self) -> Tensor:
@@ -231,7 +232,7 @@ class BoundedStep(DenseStep):
         problem, count, given = self.problem, self.problem.mean.shape[-1], self._held
         side, u = self.nearest.active[:, :count], self.look.u
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
-        none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
+        none = u.new_zeros(len(u), given.said.shape[-1] - self.jacobian.shape[1])
         for _ in range(SETTLING):
             u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))

@@ -256,7 +256,7 @@ class DenseStep(Step):
         first = torch.cat([problem.fixed_gram, across], -1)
         self.gram = torch.cat([first, torch.cat([across.mT, own], -1)], -2)
 
-    @cached_property
+    @property
     def rows(self) -> Tensor:  # (P, K, N)
         """J."""
         return torch.cat([self.problem.fixed.expand(len(self.curved), -1, -1), self.curved], 1)
