@@ -27,10 +27,12 @@ from ...support.tree import once
 from ..posterior import Solved
 from .bounded import Bounded
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
+from .kinks import across_kinks, kinked_with_gradient
 from .linearised import MOST_DENSE, NonlinearProblem, joined
 from .within import rows_that_rise
 
 Work = TypeVar("Work", bound=Callable[..., Any])
+SOON = 20  # steps, after which kinks are looked for
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
 SHARE, FEW = 10, 3  # at most one of so many draws is drawn again, and so often any solution
@@ -89,11 +91,16 @@ class NonlinearSolved(Solved):
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
         problem = self._problem(self.before)
-        found, failed = _in_chunks(problem)
+        found, kinked, failed = _in_chunks(problem)
         if failed:
             raise _refused(failed, Names("solution", shapes[0][:lead]))
+        across = _across(problem, found, kinked)
         if torch.is_grad_enabled() and problem.learns:
-            found = with_gradient(problem, found)
+            found = _with_gradient(problem, found, kinked)
+        self.places = tuple(
+            tuple(u.reshape(s) for u, s in zip(problem.fields(place), shapes, strict=True))
+            for place in across.unbind(1)
+        )  # where the laws have more slopes that hold at the point
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.mean = tuple(u.reshape(s) for u, s in pairs)
 
@@ -162,7 +169,9 @@ class NonlinearSolved(Solved):
     def _gaussian(self) -> tuple[tuple[Rows, ...], Chain | Shared, tuple[Tensor, ...]]:
         """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
-            known = [_held(each, self.mean) for each in (*self.rows, *self._near(self.mean))]
+            slopes = [each for u in self.places for each in self._near(u)]
+            near = (*self.rows, *self._near(self.mean), *slopes)
+            known = [_held(each, self.mean) for each in near]
             rows = (*known, *self._at_bounds(self.mean))
             way = solve(rows, self.root)
             return rows, way, tuple(way.run(self.before)[1])
@@ -189,9 +198,10 @@ class NonlinearSolved(Solved):
         y, noise = self._unmoved(normals)
         names = self._names("draw", y)
         found = torch.empty(math.prod(names.sizes), sum(map(math.prod, self._own)), **_like(y[0]))
+        kinked = torch.zeros(len(found), dtype=torch.bool, device=found.device)
         left, again = torch.arange(len(found), device=found.device), torch.zeros(names.sizes)
         while len(left):
-            found[left], failed = self._moved(y, noise, left)
+            found[left], kinked[left], failed = self._moved(y, noise, left)
             left = torch.tensor(sorted(failed), dtype=torch.int64, device=found.device)
             again.view(-1)[left.cpu()] += 1
             if failed:
@@ -205,17 +215,18 @@ class NonlinearSolved(Solved):
                 "draws leave out the part of the spread where laws are bent too much. Ways out: "
                 "give the laws `noise`, or the prior less variance."
             )
-        return self._with_gradients(y, noise, found), count
+        return self._with_gradients(y, noise, found, kinked), count
 
     @uncompiled
     def moved(self, y: Fields, noun: str) -> Fields:
         """Fields moved to the laws; noun: what errors call them."""
         noise = [x.new_zeros(()).expand(len(y[0]), *n) for n, x in self._rows_of()]
         names = self._names(noun, y)
-        found, failed = self._moved(y, noise, torch.arange(math.prod(names.sizes)).to(y[0].device))
+        every = torch.arange(math.prod(names.sizes), device=y[0].device)
+        found, kinked, failed = self._moved(y, noise, every)
         if failed:
             raise _refused(failed, names)
-        return self._with_gradients(y, noise, found)
+        return self._with_gradients(y, noise, found, kinked)
 
     def _names(self, noun: str, y: Fields) -> "Names":
         return Names(noun, y[0].shape[: y[0].ndim - self.dims[0]])
@@ -265,23 +276,28 @@ class NonlinearSolved(Solved):
     @torch.no_grad()
     def _moved(
         self, y: Fields, noise: list[Tensor], left: Tensor
-    ) -> tuple[Tensor, dict[int, Failure]]:  # (P, N)
-        """Draws moved to the laws, those parts that `left` numbers; and which got not there."""
+    ) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
+        """Draws moved to the laws, those parts that `left` numbers; which of them are on kinks, and
+        which got not there."""
         plain = self._problem(self.before)
         known = self._problem(self.mean).mean, plain.mean, plain.value
-        found, failed = [plain.mean[:0]], dict[int, Failure]()
+        found, on, failed = [plain.mean[:0]], [left[:0] > 0], dict[int, Failure]()
         for problem, at in self._chunks(y, noise, left):
             start = [x[at % len(plain.mean)] for x in known]
-            u, wrong = _in_chunks(problem, start)
+            u, kinked, wrong = _in_chunks(problem, start)
             found.append(u)
+            on.append(kinked)
             failed |= {int(at[i]): each for i, each in wrong.items()}
-        return torch.cat(found), failed
+        return torch.cat(found), torch.cat(on), failed
 
-    def _with_gradients(self, y: Fields, noise: list[Tensor], found: Tensor) -> Fields:
+    def _with_gradients(
+        self, y: Fields, noise: list[Tensor], found: Tensor, kinked: Tensor
+    ) -> Fields:
         """What draws were moved to, as fields."""
         if torch.is_grad_enabled() and self._problem(self.before).learns:
             every = torch.arange(len(found), device=found.device)
-            each = [with_gradient(p, found[at]) for p, at in self._chunks(y, noise, every)]
+            chunks = self._chunks(y, noise, every)
+            each = [_with_gradient(p, found[at], kinked[at]) for p, at in chunks]
             found = torch.cat(each) if each else found
         return self._as_fields(found, y)
 
@@ -345,17 +361,24 @@ class Names:
 
 def _in_chunks(
     problem: NonlinearProblem, start: Sequence[Tensor] | None = None
-) -> tuple[Tensor, dict[int, Failure]]:  # (P, N)
-    """The most probable fields, as many parts at a time as there is room for; and which failed.
+) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
+    """The most probable fields, as many parts at a time as there is room for; which of them lie on
+    kinks of the laws, and which failed.
 
     start: fields that obey the laws, with the mean and the values that they belong to.
     """
     size = problem.mean.shape[1] * (sum(problem.counts) if problem.is_dense else 1)
     parts = torch.arange(len(problem.mean), device=problem.mean.device)
-    found, failed = [], dict[int, Failure]()
+    found, failed, on = [], dict[int, Failure](), torch.zeros_like(parts, dtype=torch.bool)
     for each in parts.split(max(1, AT_ONCE // max(1, size))):
         some = problem if len(each) == len(parts) else problem.some(each)
-        u, wrong = most_probable(some, None if start is None else start[0][each])
+        near = None if start is None else start[0][each]
+        u, wrong = most_probable(some, near, SOON)
+        if wrong:
+            at = torch.tensor(sorted(wrong), device=parts.device)
+            own = None if near is None else near[at]
+            u[at], on[each[at]], left = _with_patience(some.some(at), own)
+            wrong = {int(at[i]): failure for i, failure in left.items()}
         for stages in STAGES:
             if wrong and start is not None:
                 at = torch.tensor(sorted(wrong), device=parts.device)
@@ -364,7 +387,39 @@ def _in_chunks(
                 wrong = {int(at[i]): failure for i, failure in left.items()}
         failed |= {int(each[i]): failure for i, failure in wrong.items()}
         found.append(u)
-    return torch.cat(found) if len(found) != 1 else found[0], failed
+    return torch.cat(found) if len(found) != 1 else found[0], on, failed
+
+
+def _with_patience(
+    problem: NonlinearProblem, near: Tensor | None
+) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
+    """As `_in_chunks`, of parts that take many steps, or that end on kinks."""
+    across = across_kinks(problem)
+    left = (~across.solved).nonzero()[:, 0]
+    if not len(left):
+        return across.u, across.solved, {}
+    u, wrong = most_probable(problem.some(left), near if near is None else near[left])
+    found = across.u.index_copy(0, left, u)
+    return found, across.solved, {int(left[i]): failure for i, failure in wrong.items()}
+
+
+def _across(problem: NonlinearProblem, u: Tensor, kinked: Tensor) -> Tensor:  # (P, C, N)
+    """Places of the other slopes that hold where a part is on kinks; its own u elsewhere."""
+    if not bool(kinked.any()):
+        return u[:, None][:, :0]
+    places = across_kinks(problem.some(kinked.nonzero()[:, 0])).places
+    found = u[:, None].repeat(1, places.shape[1], 1)
+    found[kinked] = places
+    return found
+
+
+def _with_gradient(problem: NonlinearProblem, u: Tensor, kinked: Tensor) -> Tensor:
+    if not bool(kinked.any()):
+        return with_gradient(problem, u)
+    smooth, on = ((kinked == each).nonzero()[:, 0] for each in (False, True))
+    some = problem.some(on)
+    found = u.index_copy(0, on, kinked_with_gradient(some, across_kinks(some)))
+    return found.index_copy(0, smooth, with_gradient(problem.some(smooth), u[smooth]))
 
 
 def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
