@@ -1,0 +1,162 @@
+"""Results of laws that are not linear, of limits and of inequalities: judged, scored, kept."""
+
+import math
+
+import pytest
+import torch
+from seeds import generator
+
+import probconserv as pc
+
+T, M = 3, 8
+X = torch.linspace(0, 1, M, dtype=torch.float64)
+WEIGHTS = torch.linspace(1, 2, M, dtype=torch.float64) / M
+
+
+def normal(*shape):
+    return torch.randn(*shape, generator=generator(), dtype=torch.float64)
+
+
+def mean():
+    return (1 + 0.5 * (4 * X).sin()).repeat(T, 1) + 0.1 * normal(T, M)
+
+
+def covariance(std):
+    near = (-(((X[:, None] - X) / 0.3) ** 2)).exp()
+    return std**2 * (near + 1e-3 * torch.eye(M, dtype=torch.float64))
+
+
+def prior(kind, std=0.2):
+    if kind == "Diagonal":
+        return pc.Diagonal(mean(), std**2)
+    if kind == "Dense":
+        return pc.Dense(mean(), covariance(std).expand(T, M, M))
+    if kind == "Ensemble":
+        return pc.Ensemble(mean() + std * normal(12, T, M), batch_dims=1)
+    if kind == "Mixture":
+        return pc.Mixture(pc.Diagonal(torch.stack([mean(), mean() + 0.1]), std**2))
+    return pc.State(u=pc.Diagonal(mean(), std**2), v=pc.Dense(mean(), covariance(std)))
+
+
+KINDS = ["Diagonal", "Dense", "Ensemble", "Mixture", "State"]
+
+
+def pair(kind, value):
+    """The same total as a linear law and as one that need not be."""
+    of = "u" if kind == "State" else ""
+    curved = pc.nonlinear(lambda u: (u * WEIGHTS).sum(), value, batch_dims=1, of=of)
+    return pc.weighted_sum(WEIGHTS, value, of=of), curved
+
+
+def energy(value, batch_dims=1, **named):
+    return pc.nonlinear(lambda u: u.square().sum(), value, batch_dims=batch_dims, **named)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_function_that_is_linear_is_judged_as_its_linear_law(kind):
+    field, value = prior(kind), 1.5 + 0.2 * normal(T)
+    linear, curved = (pc.diagnose(field, law) for law in pair(kind, value))
+    assert curved.answer == linear.answer
+    assert curved.curved == ("nonlinear",)
+    for name in ("value", "residual", "std", "std_full", "z_own", "z_full"):
+        found, known = (getattr(one, name).flatten() for one in (curved, linear))
+        torch.testing.assert_close(found, known, rtol=1e-6, atol=1e-9)
+    assert float(curved.curvature.abs().max()) < 1e-9
+    torch.testing.assert_close(
+        curved.mahalanobis.flatten(), linear.mahalanobis.flatten(), rtol=1e-6, atol=1e-9
+    )
+
+
+def test_the_energy_that_a_prior_expects_is_more_than_that_of_its_mean():
+    u, std = mean(), 0.4
+    found = pc.diagnose(pc.Diagonal(u, std**2), energy(u.square().sum(-1)))
+    more, variance = M * std**2, 4 * std**2 * u.square().sum(-1) + 2 * M * std**4
+    wide = 6 * math.sqrt(2 * M / 100) * std**2  # six standard errors of 100 pairs of draws
+    assert float((found.residual - more).abs().max()) < wide
+    torch.testing.assert_close(found.std, variance.sqrt(), rtol=0.3, atol=0)
+    torch.testing.assert_close(found.curvature * found.std, found.residual)
+    assert "comes from draws: their mean is up to" in found.verdict
+
+
+def test_a_right_energy_agrees_where_the_tangent_of_the_law_is_flat():
+    field = pc.Dense(torch.zeros(M, dtype=torch.float64), covariance(0.3))
+    law = energy(M * 0.3**2 * 1.001, batch_dims=0)
+    found = pc.diagnose(field, law)
+    assert found.answer == "agrees"
+    assert float(found.largest_move) < 1
+    assert float(pc.inflate(field, law).variance[0] / field.variance[0]) < 1.2
+
+
+def test_right_energies_are_not_taken_for_wrong_ones():
+    """Each a draw of the prior; the distance to the nearest field rejects about 40 % of them."""
+    n, std = 100, 0.6
+    u = 1 + 0.5 * (4 * torch.linspace(0, 1, n, dtype=torch.float64)).sin()
+    truth = u + std * normal(40, n)
+    field = pc.Dense(u, std**2 * torch.eye(n, dtype=torch.float64))
+    laws = [energy(float(each.square().sum()), batch_dims=0) for each in truth]
+    wrong = sum(pc.diagnose(field, law).answer != "agrees" for law in laws)
+    assert wrong <= 3
+
+
+def test_units_of_a_law_that_is_not_linear_are_named():
+    u = mean()
+    right = u.square().sum(-1)
+    found = pc.diagnose(pc.Diagonal(u, 1e-4), energy(1000 * right))
+    assert found.answer == "does not agree"
+    assert "about 1000 times" in found.verdict
+    assert found.table().count("wrong") == T
+
+
+@pytest.mark.parametrize("kind", ["Diagonal", "Dense", "Ensemble"])
+def test_a_limit_is_judged_as_its_law_where_the_prior_breaks_it(kind):
+    field = prior(kind)
+    value = field.mean.square().sum(-1)
+    low, high = energy(0.5 * value), energy(2 * value)
+    broken, as_law = pc.diagnose(field, pc.at_most(low)), pc.diagnose(field, low)
+    for name in ("z_own", "std", "mahalanobis", "residual"):
+        torch.testing.assert_close(getattr(broken, name), getattr(as_law, name))
+    holds = pc.diagnose(field, pc.at_most(high))
+    assert holds.answer == "agrees"
+    assert float(holds.z_own.abs().max()) == 0
+    assert float(holds.mahalanobis.abs().max()) == 0
+    assert pc.diagnose(field, pc.at_least(high)).answer == pc.diagnose(field, high).answer
+
+
+def test_a_limit_that_holds_takes_nothing_from_the_laws_beside_it():
+    field, law = prior("Dense"), pc.integral(X, 1.0)
+    beside = pc.diagnose(field, law, pc.at_most(pc.integral(X, 9.0)), pc.bounds(low=0.0))
+    alone = pc.diagnose(field, law)
+    torch.testing.assert_close(beside.mahalanobis, alone.mahalanobis)
+    torch.testing.assert_close(beside.degrees_of_freedom, alone.degrees_of_freedom)
+    assert beside.unjudged == ("bounds",)
+    assert beside.verdict.endswith("`bounds` had no part in this.")
+
+
+def test_what_has_no_b_cannot_be_judged():
+    for judge in (pc.diagnose, pc.inflate):
+        with pytest.raises(pc.errors.InputError, match="`laws`: `bounds` state no b to judge"):
+            judge(prior("Diagonal"), pc.bounds(low=0.0))
+        with pytest.raises(pc.errors.InputError, match="`laws`: at least one is needed"):
+            judge(prior("Diagonal"))
+    unknown = pc.Diagonal(mean(), torch.full((T, M), math.inf, dtype=torch.float64))
+    with pytest.raises(pc.errors.InputError, match="only linear laws can be judged"):
+        pc.diagnose(unknown, energy(1.0))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_function_that_is_linear_widens_as_its_linear_law(kind):
+    field, value = prior(kind), 2.5 + normal(T)
+    linear, curved = (pc.inflate(field, law) for law in pair(kind, value))
+    pairs = zip(linear.parts, curved.parts, strict=True)
+    for known, found in pairs:
+        torch.testing.assert_close(found.variance, known.variance, rtol=1e-6, atol=0)
+
+
+def test_a_limit_widens_only_what_breaks_it():
+    field = prior("Dense")
+    value = field.mean.square().sum(-1)
+    low, high = energy(0.2 * value), energy(3 * value)
+    same, wide = pc.inflate(field, pc.at_most(high)), pc.inflate(field, pc.at_most(low))
+    torch.testing.assert_close(same.variance, field.variance)
+    torch.testing.assert_close(wide.variance, pc.inflate(field, low).variance)
+    assert float((wide.variance / field.variance).min()) > 1.5
