@@ -160,3 +160,102 @@ def test_a_limit_widens_only_what_breaks_it():
     torch.testing.assert_close(same.variance, field.variance)
     torch.testing.assert_close(wide.variance, pc.inflate(field, low).variance)
     assert float((wide.variance / field.variance).min()) > 1.5
+
+
+LAWS = {
+    "a total and bounds": lambda: (pc.integral(X, 1.2), pc.bounds(low=0.9)),
+    "an energy and bounds": lambda: (energy(12.0), pc.bounds(low=0.9, high=2.0)),
+    "a limit": lambda: (pc.at_most(energy(8.0)), pc.integral(X, 1.0)),
+    "order": lambda: (pc.integral(X, 1.2), pc.monotone()),
+    "an energy": lambda: (energy(12.0),),
+}
+NAMES = {
+    "a total and bounds": ("integral", "bounds"),
+    "an energy and bounds": ("nonlinear", "bounds"),
+    "a limit": ("integral", "nonlinear at most"),
+    "order": ("integral", "monotone"),
+    "an energy": ("nonlinear",),
+}
+
+
+def given(field, laws, draws):
+    more = {} if draws is None else {"draws": draws, "generator": generator()}
+    return pc.condition(field, *laws, **more)
+
+
+@pytest.mark.parametrize("laws", LAWS)
+@pytest.mark.parametrize("kind", ["Diagonal", "Dense", "Ensemble"])
+def test_a_result_is_kept_with_its_draws_its_point_and_its_laws(kind, laws, tmp_path):
+    post = given(prior(kind), LAWS[laws](), 0)
+    path = tmp_path / "kept.safetensors"
+    post.save(path, n=6, generator=generator())
+    drawn, found = post.from_draws(6, generator()), pc.Draws.load(path)
+    assert torch.equal(found.draws, drawn.draws)
+    assert torch.equal(found.point, post.point)
+    assert found.laws == post.laws == NAMES[laws]
+    assert torch.equal(found.interval(0.5)[0], drawn.interval(0.5)[0])
+    with pytest.raises(pc.errors.InputError, match=r"holds a Draws. Use `Draws.load`"):
+        pc.Posterior.load(path)
+
+
+@pytest.mark.parametrize("kind", ["Diagonal", "State", "Mixture", "Truncated"])
+def test_draws_are_kept_with_the_names_of_laws_and_inequalities(kind, tmp_path):
+    field = prior("Diagonal" if kind == "Truncated" else kind)
+    total = pc.integral(X, 1.2, of="u" if kind == "State" else "")
+    bounds = pc.bounds(0.2, truncated=kind == "Truncated", of="u" if kind == "State" else "")
+    post = given(field, (total, bounds), 5)
+    post.save(tmp_path / "kept.safetensors")
+    found = pc.Draws.load(tmp_path / "kept.safetensors")
+    assert found.laws == post.laws == ("integral of u" if kind == "State" else "integral", "bounds")
+    same = zip(found.parts, post.parts, strict=True)
+    for one, other in same:
+        assert torch.equal(one.draws, other.draws)
+        assert torch.equal(one.mean, other.mean)
+        assert torch.equal(one.point, other.point)
+
+
+def test_the_interval_of_a_point_without_draws_stays_within_its_bounds():
+    field = pc.Diagonal(0.5 * normal(T, M).abs(), 0.25)
+    post = pc.condition(field, pc.bounds(low=0.0, high=1.0), draws=0)
+    low, high = post.interval(0.99)
+    assert float(low.min()) == 0
+    assert float(high.max()) == 1
+    assert bool((low <= post.point).all() & (post.point <= high).all())
+    free = (low > 0) & (high < 1)
+    wide = pc.condition(field, pc.bounds(low=-9.0), draws=0).interval(0.1)
+    torch.testing.assert_close(wide[1] - wide[0], 2 * field.std * 0.12566134685507416)
+    assert bool((post.std[free] > 0).all())
+
+
+def test_inequalities_leave_no_evidence_in_closed_form():
+    field, laws = prior("Diagonal"), (pc.integral(X, 1.2), pc.bounds(low=0.9))
+    with pytest.raises(pc.errors.DegenerateError, match="`log_evidence`: what inequalities leave"):
+        _ = pc.condition(field, *laws, draws=0).log_evidence
+    curved = pc.condition(field, pair("Diagonal", torch.full((T,), 1.2).double())[1])
+    linear = pc.condition(field, pair("Diagonal", torch.full((T,), 1.2).double())[0])
+    torch.testing.assert_close(curved.log_evidence, linear.log_evidence)
+
+
+@pytest.mark.parametrize("draws", [0, 20])
+def test_scores_take_limits_whose_error_is_what_is_broken(draws):
+    field = prior("Diagonal")
+    top = field.mean.square().sum(-1)
+    post = given(field, (pc.at_most(energy(0.8 * top)),), draws)
+    for law in (pc.at_most(energy(0.8 * top)), pc.at_most(pc.integral(X, 9.0))):
+        scores = pc.evaluate(post, field.mean, law, generator=generator())
+        assert float(scores.CE.max()) <= 1e-9
+    for limit, miss in (
+        (pc.at_most(energy(0.8 * top)), 0.2 * top),
+        (pc.at_least(energy(1.5 * top)), -0.5 * top),
+    ):
+        before = pc.evaluate(field, field.mean, limit, generator=generator())
+        torch.testing.assert_close(before.CE, miss)
+    with pytest.raises(pc.errors.InputError, match=r"`law` must be a law .* or a limit of one"):
+        pc.evaluate(post, field.mean, pc.bounds(low=0.0))
+
+
+def test_the_energy_score_of_an_energy_law_is_not_drawn_unless_asked_for():
+    post = pc.condition(prior("Dense"), energy(12.0))
+    assert bool(pc.evaluate(post, mean()).energy.isnan().all())
+    drawn = pc.evaluate(post.from_draws(10, generator()), mean(), energy(12.0))
+    assert bool(drawn.energy.isfinite().all())

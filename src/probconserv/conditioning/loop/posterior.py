@@ -274,8 +274,21 @@ class KeptAsDraws:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """The names of the laws that hold."""
-        return tuple(law.label for law in self._solved.stated)
+        """The names of the laws and inequalities that hold."""
+        solved, side = self._solved, {0: "", 1: " at least", -1: " at most"}
+        bounded = any(bool(end.isfinite().any()) for end in (*solved.low, *solved.high))
+        names = ["bounds"] * bounded + ["monotone"] * any(solved.slopes)
+        return (*(law.label + side[law.side] for law in solved.stated), *names)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log N(b; G mu, G Sigma G^T + sigma^2) with G as it is at the point."""
+        if self._solved.low:
+            raise DegenerateError(
+                "`log_evidence`: what inequalities leave has none in closed form. That of the "
+                "laws is `condition(prior, *laws).log_evidence`, without inequalities."
+            )
+        return super().log_evidence  # type: ignore[misc]
 
     @abstractmethod
     def from_draws(
@@ -323,6 +336,13 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
 
     _solved: NonlinearSolved
 
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        """Those of the Gaussian about the point, moved to the bounds."""
+        found, solved, own = super()._quantiles(*shares), self._solved, self._number
+        if not solved.low:
+            return found
+        return [x.double().clamp(solved.low[own], solved.high[own]).to(x.dtype) for x in found]
+
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> FieldDraws:
         """The field known by draws: mean, variance, intervals and scores are theirs.
 
@@ -339,7 +359,9 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
             With the same `point`.
         """
         draws = self.sample(_at_least_two(n), generator)
-        return FieldDraws._unchecked(draws, self.event_dims, self.point)
+        found = FieldDraws._unchecked(draws, self.event_dims, self.point)
+        found.laws = self.laws
+        return found
 
     def linearisation_error(
         self, n: int = 100, generator: torch.Generator | None = None
@@ -417,6 +439,8 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
         draws = self.sample(_at_least_two(n), generator).values()
         pairs = zip(self.parts, draws, strict=True)
         parts = tuple(FieldDraws._unchecked(u, part.event_dims, part.point) for part, u in pairs)
+        for part in parts:
+            part.laws = self.laws
         return StateDraws(self.names, parts)
 
 
