@@ -152,6 +152,23 @@ def test_a_function_that_is_linear_widens_as_its_linear_law(kind):
         torch.testing.assert_close(found.variance, known.variance, rtol=1e-6, atol=0)
 
 
+def test_a_function_that_draws_leave_is_judged_by_its_slope():
+    field = pc.Diagonal(torch.full((M,), 0.1, dtype=torch.float64), 0.04)
+    found = pc.diagnose(field, pc.nonlinear(lambda u: u.sqrt().sum(), 3.0, label="roots"))
+    assert bool(found.curvature.isnan().all())
+    assert "`roots` cannot be computed for all draws" in found.verdict
+    assert float(found.std) == pytest.approx(0.2 * M**0.5 / (2 * 0.1**0.5))
+    for judge in (pc.diagnose, pc.inflate):
+        with pytest.raises(pc.errors.InputError, match="`laws`: `logs` is NaN or infinite at the"):
+            judge(field, pc.nonlinear(lambda u: (u - 0.1).log().sum(), 1.0, label="logs"))
+
+
+def test_rows_of_laws_and_limits_stand_in_their_order():
+    field = prior("Dense")
+    limit, law = pc.at_most(pc.integral(X, 0.1)), pc.integral(X, 0.2)
+    assert pc.diagnose(field, limit, law).value.tolist() == [0.1] * T + [0.2] * T
+
+
 def test_a_limit_widens_only_what_breaks_it():
     field = prior("Dense")
     value = field.mean.square().sum(-1)

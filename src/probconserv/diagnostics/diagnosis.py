@@ -59,7 +59,8 @@ class Diagnosis:
         How many members the prior is made of; the fewest, in a state.
     curvature : Tensor
         In `std`, by how much the mean of a law over draws of the prior lies above what the
-        prior's mean gives; 0 of linear laws.
+        prior's mean gives; 0 of linear laws. NaN where draws give NaN or infinity, and the
+        tangent at the mean alone stands for the law.
     curved : tuple of str
         The laws that are not linear.
     unjudged : tuple of str
@@ -135,6 +136,11 @@ class Diagnosis:
     def _about_curves(self) -> str:
         if not self.curved:
             return ""
+        if bool(self.curvature.isnan().any()):
+            return (
+                f"{_quoted(self.curved)} cannot be computed for all draws of the prior, and is "
+                "judged by its slope at the mean."
+            )
         return (
             f"What the prior expects of {_quoted(self.curved)} comes from draws: their mean is up "
             f"to {_largest(self.curvature)} standard deviations from what the prior's mean gives."

@@ -42,7 +42,7 @@ class Seen:
     value: Tensor  # b
     side: int = 0  # 1 where rows are at least b, -1 at most
     added: Tensor | None = None  # variance beyond that of the tangent; None of linear laws
-    bent: Tensor | float = 0.0  # expected less f(mean)
+    bent: Tensor | float = 0.0  # expected less f(mean); NaN where the tangent is all there is
     tail: tuple[int, ...] = ()  # the shape of the rows of one solution, of laws that are not linear
 
     @property
@@ -67,8 +67,8 @@ class Seen:
 def as_seen(prior: Field | State, laws: Sequence[Any]) -> tuple[list[Seen], tuple[str, ...]]:
     """Laws and limits of laws as a prior sees them; and the labels of inequalities without a b."""
     unjudged = [one for one in laws if isinstance(one, Inequality) and not one.side]
-    rows = [(law, 0) for law in laws if not isinstance(law, Inequality)]
-    rows += [(one.law, one.side) for one in laws if isinstance(one, OneSided)]
+    judged = [law for law in laws if law not in unjudged]
+    rows = [(x.law, x.side) if isinstance(x, OneSided) else (x, 0) for x in judged]
     linear = [law for law, _ in rows if not isinstance(law, NonlinearLaw)]
     if linear or not laws:
         check_laws(linear)
@@ -89,24 +89,32 @@ def _tangent(prior: Field | State, law: NonlinearLaw, side: int) -> Seen:
     curved = law.on(prior.names, means)
     rows = curved.linearised(means, curved.count <= DENSE)
     at_mean = curved.apply(means)
+    if not bool(at_mean.isfinite().all()):
+        raise InputError(
+            f"`laws`: `{law.label}` is NaN or infinite at the prior's mean, so nothing is expected "
+            "of it. Write its function for all values that the field may have."
+        )
     root = covariance_of(shrunk(prior, [rows]))
     generator = torch.Generator(prior.device).manual_seed(SEED)
     some = max(1, AT_ONCE // max(1, sum(mean.numel() for mean in means)))
-    both: list[list[Tensor]] = [[], []]  # f(u) - f(mean) and J (u - mean) of every draw
+    each: list[list[Tensor]] = [[], [], []]  # f(u) - f(mean) above and below, J (u - mean)
     for start in range(0, PAIRS, some):
-        normals = random_normals(min(some, PAIRS - start), generator, prior.device)
-        draws = root.draw(normals)
-        for away in (draws, tuple(-x for x in draws)):
-            u = tuple(mean + x for mean, x in zip(means, away, strict=True))
-            both[0].append(curved.apply(u) - at_mean)
-            both[1].append(rows.apply(away))
-    moved, along = (torch.cat(each) for each in both)
+        draws = root.draw(random_normals(min(some, PAIRS - start), generator, prior.device))
+        for found, sign in zip(each, (1, -1), strict=False):
+            u = tuple(mean + sign * x for mean, x in zip(means, draws, strict=True))
+            found.append(curved.apply(u) - at_mean)
+        each[2].append(rows.apply(draws))
+    above, below, along = (torch.cat(parts) for parts in each)
+    moved = torch.cat([above, below])
     bent = moved.mean(0)
-    added = (moved.var(0) - along.var(0)).clamp_min(0)
+    added = moved.var(0) - torch.cat([along, -along]).var(0)
+    known = bent.isfinite()  # a function may not be so at draws: then the tangent is all there is
+    bent, added = torch.where(known, bent, 0.0), torch.where(known, added, 0.0).clamp_min(0)
     value = curved.value.expand(at_mean.shape)
+    shown = torch.where(known, bent, torch.nan)
     maps = {name: m for name, m in zip(prior.names, rows.maps, strict=True) if m is not None}
     flat = Law(law.label, maps, rows.value - bent, curved.noise_variance)
-    return Seen(flat, value, side, added, bent, curved.tail)
+    return Seen(flat, value, side, added, shown, curved.tail)
 
 
 def plain(field: Field) -> Field:
