@@ -276,3 +276,22 @@ def test_the_energy_score_of_an_energy_law_is_not_drawn_unless_asked_for():
     assert bool(pc.evaluate(post, mean()).energy.isnan().all())
     drawn = pc.evaluate(post.from_draws(10, generator()), mean(), energy(12.0))
     assert bool(drawn.energy.isfinite().all())
+
+
+def test_a_point_at_a_bound_has_scores_but_no_density():
+    u = torch.tensor([[-0.5, 0.2, 0.7, -0.1]], dtype=torch.float64)
+    field, bounds = pc.Diagonal(u, 0.01), pc.bounds(low=0.0)
+    scores = pc.evaluate(pc.condition(field, bounds, draws=0), u.clamp_min(0))
+    assert bool(scores.LL.isnan().all())
+    assert float(scores.MSE) == 0
+    assert float(scores.CRPS) == pytest.approx(0.1 * 0.2336949 / 2)
+    with pytest.raises(pc.errors.InputError, match="`post` is known by draws"):
+        pc.audit(given(field, (bounds,), 3))
+
+
+def test_the_noise_of_a_law_that_is_not_linear_is_learned_from_solutions():
+    u = mean()[:, None] + 0.1 * normal(T, 5, M)
+    found = pc.diagnostics.learned_noise(u, energy(12.0, batch_dims=2))
+    torch.testing.assert_close(found, (u.square().sum(-1) - 12.0).square().mean(0).sqrt())
+    with pytest.raises(pc.errors.InputError, match="`batch_dims` of `law` must count"):
+        pc.diagnostics.learned_noise(u, energy(12.0, batch_dims=0))

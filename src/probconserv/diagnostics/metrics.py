@@ -165,7 +165,7 @@ def evaluate(
     ------
     DegenerateError
         If points that count and have no variance, where LL is infinite, are at every time; not for
-        a field known by draws.
+        a field known by draws, nor for a point within inequalities, where LL is NaN.
     InputError
         If `truth` or `where` does not broadcast to the field, no point counts at some time, or
         `space_dims` leaves no axis of time.
@@ -246,7 +246,8 @@ def _scored(
     u, mean, std = (t.to(kind) for t in (u.expand(field.shape), field.mean, field.std))
     moves = std > 0
     spread = average.all(moves)
-    if not isinstance(field, FieldDraws) and moves.numel() and not bool(spread.any()):
+    held = isinstance(field, FieldDraws) or _is_within(field)
+    if not held and moves.numel() and not bool(spread.any()):
         raise DegenerateError(
             "the field has points without variance at every time, where LL is infinite. Score a "
             "field with variance everywhere at some time, or leave those points out with `where`."
@@ -431,6 +432,11 @@ def _energy_of_draws(draws: Tensor, u: Tensor, average: _Average) -> Tensor:
     near = [(x - y).norm(dim=-1).mean() for x, y in zip(parts, truth, strict=True)]
     apart = [torch.cdist(x, x).fill_diagonal_(0).sum() / (n * (n - 1)) for x in parts]
     return (torch.stack(near) - torch.stack(apart) / 2).reshape(u.shape[:lead]).to(u)
+
+
+def _is_within(field: Field) -> bool:
+    """Whether values may be held at bounds."""
+    return isinstance(field, NonlinearPosterior) and bool(field._solved.low)
 
 
 def _draws_are_solves(field: Field) -> bool:
