@@ -10,13 +10,14 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from ..conditioning.condition import AnyLaw
 from ..problems import ClosedForm
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
 from ..support.tolerances import HOLDS
 from ._functions import uniform
-from ._laws import AnyLaw, as_laws, warn_of_laws
+from ._laws import as_laws, warn_of_laws
 from ._read import TIME, Names, arrays_of, open_dataset, values_of
 from ._totals import AT_ONCE, RuleName, name_of, warn_of_totals, weights_of
 

@@ -1,11 +1,12 @@
 """What laws say of functions on a grid, and whether it is so."""
 
 from collections.abc import Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..conditioning.condition import AnyLaw
 from ..diagnostics.noise import quadrature_noise
 from ..fields.gaussian import Diagonal
 from ..laws.inequalities import Bounds, Inequality, Monotone, OneSided, limits_of
@@ -14,7 +15,6 @@ from ..laws.nonlinear import NonlinearLaw
 from ..support.errors import InputError, warn_implausible
 from ._totals import LITTLE
 
-AnyLaw: TypeAlias = Law | NonlinearLaw | Inequality
 NOISY = 5.0  # standard deviations of a law's noise
 JUMPS = 3.0  # times the error of a quadrature rule at jumps, in root mean square
 

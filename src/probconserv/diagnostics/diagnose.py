@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..conditioning.audit import largest_move
-from ..conditioning.condition import laid_on, solved
+from ..conditioning.condition import AnyLaw, laid_on, solved
 from ..conditioning.draws import Draws
 from ..conditioning.posterior import FieldPosterior, Posterior, Solved
 from ..conditioning.unmeasured import Eliminated
@@ -23,9 +23,7 @@ from ..fields.covariances import Correlated, Fields, Independent
 from ..fields.gaussian import Diagonal, Field, LowRank, members_of
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
-from ..laws.inequalities import Inequality
 from ..laws.law import Law, Rows, check_laws
-from ..laws.nonlinear import NonlinearLaw
 from ..support import checks as check
 from ..support.errors import FAR, InputError
 from ..support.tolerances import UNMET
@@ -43,7 +41,7 @@ SHOWN = (
 
 
 @torch.no_grad()
-def diagnose(prior: Prediction | State, *laws: Law | NonlinearLaw | Inequality) -> Diagnosis:
+def diagnose(prior: Prediction | State, *laws: AnyLaw) -> Diagnosis:
     """Whether b of the laws is right, judged by what a prior expects.
 
     Points of infinite variance expect nothing. Rows that read some are combined until they read
@@ -151,9 +149,7 @@ def _broken(rows: Rows, one: Seen, means: Fields) -> Rows:
     return Rows(rows.label, rows.maps, value, noise, present, rows.exact)
 
 
-def _combined(
-    prior: Field | State, laws: Sequence[Law | NonlinearLaw | Inequality]
-) -> tuple[Field, Law]:
+def _combined(prior: Field | State, laws: Sequence[AnyLaw]) -> tuple[Field, Law]:
     """What laws say of the points that were measured: these, side by side, and a law of them."""
     linear = [law for law in laws if isinstance(law, Law)]
     if len(linear) < len(laws):

@@ -1,21 +1,19 @@
 """A prior that b does not contradict: its variance widened by what the rows of laws miss."""
 
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar, overload
+from typing import TypeVar, overload
 
 import torch
 from torch import Tensor
 
-from ..conditioning.condition import laid_on
+from ..conditioning.condition import AnyLaw, laid_on
 from ..fields.blocks import root_of
 from ..fields.covariances import Correlated, Fields, shared_axes
 from ..fields.dense import Dense
 from ..fields.gaussian import Diagonal, Field, LowRank, check_measured, members_of
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
-from ..laws.inequalities import Inequality
-from ..laws.law import Law, Rows
-from ..laws.nonlinear import NonlinearLaw
+from ..laws.law import Rows
 from ..solvers.engine import free_axes
 from ..solvers.shrinkage import shrunk
 from ..solvers.stages import summed
@@ -24,7 +22,6 @@ from .tangents import Seen, as_seen, plain
 
 FEW = 3  # samples: of a variance from so few a t distribution has none
 Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
-AnyLaw: TypeAlias = Law | NonlinearLaw | Inequality
 
 
 @overload

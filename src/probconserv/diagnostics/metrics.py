@@ -8,13 +8,14 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from ..conditioning.condition import AnyLaw
 from ..conditioning.draws import FieldDraws
 from ..conditioning.loop.posterior import NonlinearPosterior
 from ..conditioning.posterior import FieldPosterior, made_of_members
 from ..fields.gaussian import Field, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field
-from ..laws.inequalities import Inequality, OneSided
+from ..laws.inequalities import OneSided
 from ..laws.law import Law
 from ..laws.nonlinear import NonlinearLaw
 from ..support import checks as check
@@ -108,7 +109,7 @@ class Scores:
 def evaluate(
     field: State,
     truth: Mapping[str, ArrayLike],
-    law: Law | NonlinearLaw | Inequality | None = None,
+    law: AnyLaw | None = None,
     samples: int | None = None,
     generator: torch.Generator | None = None,
     space_dims: int | None = None,
@@ -118,7 +119,7 @@ def evaluate(
 def evaluate(
     field: Prediction,
     truth: ArrayLike,
-    law: Law | NonlinearLaw | Inequality | None = None,
+    law: AnyLaw | None = None,
     samples: int | None = None,
     generator: torch.Generator | None = None,
     space_dims: int | None = None,
@@ -128,7 +129,7 @@ def evaluate(
 def evaluate(
     field: Prediction | State,
     truth: Any,
-    law: Law | NonlinearLaw | Inequality | None = None,
+    law: AnyLaw | None = None,
     samples: int | None = None,
     generator: torch.Generator | None = None,
     space_dims: int | None = None,

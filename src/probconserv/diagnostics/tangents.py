@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..conditioning.loop.linearised import MOST_DENSE
 from ..fields.covariances import expanded
 from ..fields.dense import Dense
 from ..fields.gaussian import Diagonal, Field, LowRank, random_normals
@@ -31,7 +32,6 @@ from ..support.errors import InputError
 
 PAIRS, SEED = 100, 1  # of draws, one as far above the mean as the other is below it
 AT_ONCE = 1 << 22  # numbers of draws that are held together
-DENSE = 1024  # rows up to which a tangent is a matrix
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ def as_seen(prior: Field | State, laws: Sequence[Any]) -> tuple[list[Seen], tupl
 def _tangent(prior: Field | State, law: NonlinearLaw, side: int) -> Seen:
     means = tuple(field._moments()[0].double() for field in prior.parts)
     curved = law.on(prior.names, means)
-    rows = curved.linearised(means, curved.count <= DENSE)
+    rows = curved.linearised(means, curved.count <= MOST_DENSE)
     at_mean = curved.apply(means)
     if not bool(at_mean.isfinite().all()):
         raise InputError(
