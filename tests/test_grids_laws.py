@@ -145,6 +145,10 @@ LAWS = {
     "ll of two halves": ("ll", lambda some: pc.regions([0] * 6 + [1] * 6, 3.0, noise=0.5)),
     "crps of bounds": ("crps", lambda some: (pc.integral(X, 0.7), pc.bounds(low=0.3))),
     "crps of order": ("crps", lambda some: pc.monotone()),
+    "crps of an energy within bounds": (
+        "crps",
+        lambda some: (energy(some), pc.bounds(low=0.3)),
+    ),
 }
 
 

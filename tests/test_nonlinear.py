@@ -319,10 +319,6 @@ def test_what_is_not_there_is_refused():
     post = pc.condition(prior(4), pc.nonlinear(energy, 5.0))
     with pytest.raises(pc.errors.DegenerateError, match="no density"):
         post.log_prob(0.0)
-    with pytest.raises(pc.errors.InputError, match="`members`"):
-        post.members()
-    with pytest.raises(pc.errors.InputError, match="a mixture takes linear laws"):
-        pc.condition(pc.Mixture(prior(2, 3, 4)), pc.nonlinear(energy, 5.0))
     with pytest.raises(pc.errors.InputError, match="`function` must be a function"):
         pc.nonlinear(3.0, 5.0)
     with pytest.raises(pc.errors.InputError, match="`batch_dims`"):

@@ -4,6 +4,7 @@ Each step of Gauss-Newton takes the laws as they are at u and finds the nearest 
 inequalities, in place of one linear solve.
 """
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -130,7 +131,7 @@ class BoundedStep(DenseStep):
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
         problem, active, force = self.problem, self.nearest.active, self.nearest.force
-        given = self._held()
+        given = self._held
         change = given.prior.pushed(force) - a
         move = problem.times(change)
         end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
@@ -142,6 +143,7 @@ class BoundedStep(DenseStep):
         more = torch.where(self.gave[:, None], 0.0, more)
         return -(force + more)[:, self.count :], change + given.prior.pushed(more)
 
+    @cached_property
     def _held(self) -> Given:
         """The prior given the laws as they are and what is at a bound."""
         problem = self.programme().detached()
@@ -150,13 +152,13 @@ class BoundedStep(DenseStep):
         )
 
     def tangent(self, r: Tensor) -> Tensor:
-        given = self._held()
+        given = self._held
         none = r.new_zeros(len(r), given.said.shape[-1])
         _, force = given.once(self.problem.times(r), none)
         return r + given.prior.pushed(force)
 
     def bent(self, misses: Tensor) -> Tensor:
-        given = self._held()
+        given = self._held
         none = misses.new_zeros(len(misses), given.said.shape[-1] - misses.shape[-1])
         wanted = torch.cat([none, -misses * self.problem.exact], -1)
         _, force = given.once(torch.zeros_like(self.problem.mean), wanted)
@@ -164,7 +166,7 @@ class BoundedStep(DenseStep):
 
     def finished(self) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
-        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held()
+        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held
         side, u = self.nearest.active[:, :count], self.look.u
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
         none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
