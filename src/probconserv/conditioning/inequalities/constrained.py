@@ -239,8 +239,13 @@ def condition_within(
     generator: torch.Generator | None,
 ) -> FieldDraws | StateDraws:
     """A field or a state, no mixture, given laws and inequalities; before: laid on it already."""
+    labels = tuple(rows.label for rows in before)
+    labels += tuple(law.label_on(prior.names) for law in laws)
+    labels += tuple(one.label for one in inequalities)
     if _any_truncated(inequalities):
-        return _truncated(prior, before, laws, inequalities, n, generator)
+        found_ = _truncated(prior, before, laws, inequalities, n, generator)
+        found_.laws = labels
+        return found_
     found, lead = constrained(prior, before, laws, inequalities, n, generator)
     points = tuple(point.double() for _, _, point in found)
     warn_if_far(None, points, prior.parts)
@@ -248,6 +253,8 @@ def condition_within(
         FieldDraws._unchecked(draws, max(1, point.ndim - lead), point, mean)
         for draws, mean, point in found
     )
+    for part in parts:
+        part.laws = labels
     return StateDraws(prior.names, parts) if isinstance(prior, State) else parts[0]
 
 
@@ -316,7 +323,9 @@ def mixture_within(
     both = (draws, mean_of(draws.double())), (points, (share * points.double()).sum(0))
     mean, point = (limits.holding(_between(x, of)).to(draws.dtype) for of, x in both)
     dims = max(1, mixture.event_dims, draws.ndim - lead)
-    return FieldDraws._unchecked(draws, dims, point, mean)
+    found = FieldDraws._unchecked(draws, dims, point, mean)
+    found.laws = (*(rows.label for rows in before), *(one.label for one in inequalities))
+    return found
 
 
 def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:

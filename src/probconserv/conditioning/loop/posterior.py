@@ -44,8 +44,21 @@ class KeptAsDraws:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """The names of the laws that hold."""
-        return tuple(law.label for law in self._solved.stated)
+        """The names of the laws and inequalities that hold."""
+        solved, side = self._solved, {0: "", 1: " at least", -1: " at most"}
+        bounded = any(bool(end.isfinite().any()) for end in (*solved.low, *solved.high))
+        names = ["bounds"] * bounded + ["monotone"] * any(solved.slopes)
+        return (*(law.label + side[law.side] for law in solved.stated), *names)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log N(b; G mu, G Sigma G^T + sigma^2) with G as it is at the point."""
+        if self._solved.low:
+            raise DegenerateError(
+                "`log_evidence`: what inequalities leave has none in closed form. That of the "
+                "laws is `condition(prior, *laws).log_evidence`, without inequalities."
+            )
+        return super().log_evidence  # type: ignore[misc]
 
     @abstractmethod
     def from_draws(
@@ -143,6 +156,13 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
 
     _solved: NonlinearSolved
 
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        """Those of the Gaussian about the point, moved to the bounds."""
+        found, solved, own = super()._quantiles(*shares), self._solved, self._number
+        if not solved.low:
+            return found
+        return [x.double().clamp(solved.low[own], solved.high[own]).to(x.dtype) for x in found]
+
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> FieldDraws:
         """The field known by draws: mean, variance, intervals and scores are theirs.
 
@@ -162,7 +182,7 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
         draws, redrawn = self._solved.drawn(normals)
         own = draws[self._number].to(self.dtype)
         found = FieldDraws._unchecked(own, self.event_dims, self.point)
-        found.redrawn = redrawn
+        found.redrawn, found.laws = redrawn, self.laws
         return found
 
     @torch.no_grad()
@@ -267,6 +287,8 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
         found = StateDraws(self.names, parts)
         for each in (found, *parts):
             each.redrawn = redrawn
+        for part in parts:
+            part.laws = self.laws
         return found
 
 
