@@ -24,7 +24,7 @@ SETTLING = 4  # times that rounding is taken off
 class Bounded(NonlinearProblem):
     """Fields given laws, within inequalities; see `NonlinearProblem`."""
 
-    loose = ("fixed", "rising")
+    loose = ("rising",)
 
     def __init__(self, *given: Any, low: Tensor, high: Tensor, slopes: tuple[Any, ...]) -> None:
         """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise."""
