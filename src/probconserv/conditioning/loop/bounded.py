@@ -26,7 +26,7 @@ SETTLING = 4  # times that rounding is taken off
 class Bounded(NonlinearProblem):
     """Fields given laws, within inequalities; see `NonlinearProblem`."""
 
-    loose = ("fixed", "rising")
+    loose = ("rising",)
 
     def __init__(
         self,

@@ -20,7 +20,7 @@ from ...solvers.factor import Factor
 from ...solvers.iterative import Iterative
 from ...support.tolerances import CONVERGED, HOLDS, ROUNDED, TINY
 from ...support.tree import Node
-from .given import picked, product
+from .given import product
 from .within import Layout
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
@@ -37,8 +37,6 @@ class Linearisation(NamedTuple):
 
 class NonlinearProblem(Node):
     """Fields given laws; what it is made of has one first axis, of P parts."""
-
-    loose: tuple[str, ...] = ("fixed",)
 
     def __init__(
         self,
@@ -67,6 +65,8 @@ class NonlinearProblem(Node):
             layout = Layout(tuple(shapes), 1)
             self.directions, self.rest = _parts(root)
             self.fixed = _shared([self.mean[:, None, :][:, :0], *map(layout.matrix, linear)])
+            if len(self.fixed) < len(self.mean):
+                self.loose = (*self.loose, "fixed")
             self.fixed_gram = self.fixed @ self.times(self.fixed).mT
         else:
             self.root, self.linear = root, linear
@@ -106,10 +106,7 @@ class NonlinearProblem(Node):
 
     def some(self, index: Tensor) -> "NonlinearProblem":
         """The parts that `index` picks."""
-        found = self._change(lambda t, b: t if b is None else t.index_select(b, index))
-        if self.is_dense:
-            found.fixed = picked(self.fixed, index)
-        return found
+        return self._change(lambda t, b: t if b is None else t.index_select(b, index))
 
     def named(self, row: int) -> str:
         """A row in words."""
