@@ -80,13 +80,15 @@ def most_probable(
                 least = 2 * multiplier.abs()
                 weights = torch.maximum(least, (least + weights) / 2) * problem.exact
                 slack = ((HOLDS * weights + _rounded(step)) * terms).sum(-1)
+                to = step.reached(change)
                 if number >= (SOON if problem.is_dense else LATER):
                     change = _newton(step, change, multiplier)
-                look, a, stuck = _searched(step, a, change, weights, slack, still)
+                    to = u + problem.times(change)
+                look, a, stuck = _searched(step, a, change, to, weights, slack, still)
                 u, wrong = look.u, _stuck(step, stuck, number)
         if wrong or bool(done.any()) or bool(kick.any()):
             failed |= {int(left[i]): each for i, each in wrong.items()}
-            found[left[done]] = step.finished()[done] if bool(done.any()) else u[done]
+            found[left[done]] = step.finished(done)[done] if bool(done.any()) else u[done]
             ends = done.clone()
             ends[list(wrong)] = True
             keep = (~ends).nonzero()[:, 0]
@@ -122,7 +124,7 @@ def along_the_way(
 def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  # (P,)
     """Whether u is feasible, and the step from it is next to nothing."""
     problem = step.problem
-    feasible = (problem.missed(step.look.misses) <= HOLDS * terms).all(-1)
+    feasible = (problem.missed(step.look.misses) <= HOLDS * terms + step.near).all(-1)
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
     floor = (ROUNDING * problem.size(step.look.u)).square()
     feasible = feasible & problem.is_within(step.look)
@@ -195,11 +197,17 @@ def _solved_on_tangent(
 
 
 def _searched(
-    step: Step, a: Tensor, change: Tensor, weights: Tensor, slack: Tensor, still: Tensor
+    step: Step,
+    a: Tensor,
+    change: Tensor,
+    to: Tensor,
+    weights: Tensor,
+    slack: Tensor,
+    still: Tensor,
 ) -> tuple[Linearisation, Tensor, Tensor]:
     """The next u and its a, and which parts found no step that lowers the merit.
 
-    change: of a, by the full step. still: parts that need none.
+    change: of a, by the full step, which leads to `to`. still: parts that need none.
     """
     problem, misses, u = step.problem, step.look.misses, step.look.u
     change = torch.where(still[:, None], 0.0, change)
@@ -218,11 +226,13 @@ def _searched(
     slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(step.look)).sum(-1)
     slack = slack + SETTLED * before.abs()
 
-    def tried(change: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
-        at = problem.look(u + problem.times(change))
+    def tried(
+        change: Tensor, share: Any = 1.0, to: Tensor | None = None
+    ) -> tuple[Linearisation, Tensor]:
+        at = problem.look(u + problem.times(change) if to is None else to)
         return at, merit(at, a + change) <= before + ENOUGH_LOWER * share * slope + slack
 
-    full, ok = tried(change)
+    full, ok = tried(change, to=torch.where(still[:, None], u, to))
     ok = ok | still
     if bool(ok.all()):
         return full, a + change, ~ok

@@ -191,8 +191,17 @@ class Step(ABC):
         """The weight of what lies outside of inequalities, beside the distance."""
         return torch.zeros_like(self.look.u[:, :1])
 
-    def finished(self) -> Tensor:
-        """u, to the last digit."""
+    def reached(self, change: Tensor) -> Tensor:
+        """u after the full step, which changes a by `change`."""
+        return self.look.u + self.problem.times(change)
+
+    @property
+    def near(self) -> Any:
+        """By how much rows may miss that `finished` settles."""
+        return 0.0
+
+    def finished(self, parts: Tensor) -> Tensor:
+        """u, to the last digit. parts: which have arrived, (P,)."""
         return self.look.u
 
     def response(self) -> Tensor:

@@ -25,13 +25,18 @@ from ...support.tolerances import (
     NEARLY_EXACT,
     OPTIMAL,
     SETTLED,
+    SMALL_SHARE,
     TINY,
 )
 from .given import Given, Prior, picked, product
 
 SETS, FINISH = 14, 3  # rounds of the active set: at first, and to finish
 PATIENCE = 1  # rounds that may change no fewer numbers than the one before
-ROUNDS, LOOK = 80, 16  # of the interior point; how often the active set looks
+ROUNDS, LOOK, TURNS = (
+    40,
+    16,
+    300,
+)  # of the interior point; how often the active set looks; one by one
 FLOOR = 1e-3  # squared standard deviations, where a field hardly moves
 SETTLING = 3  # solves of the exact laws alone
 FRACTION = 0.99  # of the way to the boundary
@@ -229,10 +234,19 @@ def nearest(problem: Programme, active: Tensor | None = None) -> Nearest:
     found = _active_set(problem, start, SETS)
     left = (~found.solved).nonzero()[:, 0]
     if len(left):
-        more = _interior(problem.some(left))
-        for whole, some in zip(found, more, strict=True):
-            whole[left] = some if whole is not found.solves else whole[left] + some
+        _put(found, left, _interior(problem.some(left)))
+        left = (~found.solved & (found.distance <= BEYOND)).nonzero()[:, 0]
+    if len(left):
+        _put(found, left, _one_by_one(problem.some(left), found.active[left]))
     return found
+
+
+def _put(found: Nearest, parts: Tensor, more: Nearest) -> None:
+    """What was found later of some parts."""
+    solves = found.solves[parts] + more.solves
+    for whole, some in zip(found, more, strict=True):
+        whole[parts] = some
+    found.solves[parts] = solves
 
 
 def terms_of(prior: Prior, u: Tensor) -> Tensor:  # (P, N + K)
@@ -250,17 +264,8 @@ def _active_set(
     patience, last = torch.full_like(left, PATIENCE), torch.full_like(left, active.shape[-1] + 1)
     for _ in range(rounds):
         u, push = problem.held(active)
-        short, over, met = _misses(problem, u, active, push)
-        size = (push * problem.unit).abs()
-        largest = torch.where(active != 0, size, 0.0).amax(-1, keepdim=True).clamp_min(1.0)
-        wrong = active * push * problem.unit < -CERTAIN * largest
-        half, distance = problem.least(push)
-        if force is not None:
-            other, _ = problem.least(force)
-            half = torch.maximum(half, other)
-        energy = problem.energy(push) / 2
-        rounded = 64 * EPS * (push.abs() * problem.scale).sum(-1)
-        good = met & ~(short | over).any(-1) & (energy - half <= OPTIMAL * energy + rounded)
+        short, over, good, distance = _looked_at(problem, u, active, push, force)
+        wrong = _pushed_out(problem, active, push)
         new = active if finish else torch.where(wrong, 0.0, active)
         new = torch.where(short & (active == 0), 1.0, new)
         new = torch.where(over & (active == 0), -1.0, new)
@@ -277,6 +282,74 @@ def _active_set(
         left, active, problem = left[keep], new[keep], problem.some(keep)
         patience, last = patience[keep], last[keep]
         force = None if force is None else force[keep]
+    return found
+
+
+def _pushed_out(problem: Programme, active: Tensor, push: Tensor) -> Tensor:  # (P, N + K)
+    """Which numbers at a bound would leave it."""
+    size = (push * problem.unit).abs()
+    largest = torch.where(active != 0, size, 0.0).amax(-1, keepdim=True).clamp_min(1.0)
+    return active * push * problem.unit < -CERTAIN * largest
+
+
+def _looked_at(
+    problem: Programme, u: Tensor, active: Tensor, push: Tensor, force: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Which numbers are below their bounds, or above; whether u is the nearest field, and a lower
+    bound of the distance, (P,). force: another certificate."""
+    short, over, met = _misses(problem, u, active, push)
+    half, distance = problem.least(push)
+    if force is not None:
+        half = torch.maximum(half, problem.least(force)[0])
+    energy = problem.energy(push) / 2
+    rounded = 64 * EPS * (push.abs() * problem.scale).sum(-1)
+    good = met & ~(short | over).any(-1) & (energy - half <= OPTIMAL * energy + rounded)
+    return short, over, good, distance
+
+
+def _one_by_one(problem: Programme, active: Tensor) -> Nearest:
+    """Numbers that break their bounds are taken in one at a time, the worst first, and let go where
+    they no longer push inward (Goldfarb and Idnani). Slow, and sure: the distance only grows."""
+    found = Nearest.of(problem, active)
+    left, lean = torch.arange(len(active), device=active.device), torch.zeros_like(active)
+    for _ in range(TURNS):
+        w = torch.where(active != 0, torch.inf, problem.precision)
+        end = torch.where(active > 0, problem.low, problem.high)
+        given, prior = Given(problem.prior, w), problem.prior
+        mean = problem.mean + prior.times(prior.pushed(lean))  # moved by what is being taken in
+        u, push = given.at(mean, torch.where(active != 0, end, problem.value))
+        short, over, good, distance = _looked_at(problem, u, active, push)
+        out, at = _pushed_out(problem, active, push), prior.read(u)
+        away = torch.maximum(problem.low - at, at - problem.high) / problem.unit
+        worst = torch.where(lean != 0, torch.inf, torch.where(short | over, away, -torch.inf))
+        k = torch.where(active == 0, worst, -torch.inf).argmax(-1, keepdim=True)
+        side = (2.0 * (at < problem.low).to(at) - 1).gather(-1, k)
+        one = torch.zeros_like(active).scatter(-1, k, side)
+        move, turn = given.once(prior.times(prior.pushed(one)), torch.zeros_like(active))
+        gain = (prior.read(move) * one).sum(-1)
+        miss = (away * problem.unit).gather(-1, k)[:, 0]
+        firm = gain > SMALL_SHARE * (prior.variances * one.square()).sum(-1)
+        full = torch.where(firm, miss / torch.where(firm, gain, 1.0), torch.inf)
+        inward, falls = (active * push).clamp_min(0), active * turn < 0
+        used = torch.where(falls, -inward / torch.where(falls, active * turn, 1.0), torch.inf)
+        share, j = used.min(-1)
+        start = out.any(-1)
+        taken = ~start & (full <= share)
+        empty = ~start & full.isinf() & share.isinf()
+        distance = torch.where(empty, problem.least(turn + one)[1], distance)
+        first = torch.zeros_like(active).scatter(-1, j[:, None], 1.0) > 0
+        gone = torch.where(start[:, None], out, ~(start | taken)[:, None] & first)
+        found.solves[left] += 1
+        for whole, some in zip(found, (u, active, push, good), strict=False):
+            whole[left] = some
+        found.distance[left] = torch.maximum(found.distance[left], distance)
+        keep = (~(good | empty | (~start & ~(short | over).any(-1)))).nonzero()[:, 0]
+        new = torch.where(gone, 0.0, torch.where(taken[:, None] & (one != 0), one, active))
+        more = lean + torch.where(~(start | taken), share, 0.0)[:, None] * one
+        lean = torch.where((start | taken)[:, None], 0.0, more)
+        if not len(keep):
+            break
+        left, active, lean, problem = left[keep], new[keep], lean[keep], problem.some(keep)
     return found
 
 
@@ -360,6 +433,7 @@ def _interior(problem: Programme) -> Nearest:
             done[right] = True
             for whole, part in zip(found[:4], tried[:4], strict=True):
                 whole[left[right]] = part[tried.solved]
+            found.active[left[some]] = tried.active
         keep = (~done).nonzero()[:, 0]
         if not len(keep):
             break
