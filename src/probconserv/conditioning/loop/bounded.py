@@ -15,7 +15,8 @@ from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY, 
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
-from .programme import BEYOND, Nearest, Programme, in_units, nearest, terms_of
+from .nearest import nearest
+from .programme import BEYOND, Nearest, Programme, in_units, terms_of
 from .refused import FIXED, OFF, out_of_reach, refusal
 from .within import rows_that_rise
 

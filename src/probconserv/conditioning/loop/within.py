@@ -22,7 +22,8 @@ from ...support.values import unravelled
 from ..audit import check_met
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
-from .programme import Nearest, Programme, Start, in_units, nearest, terms_of
+from .nearest import nearest
+from .programme import Nearest, Programme, Start, in_units, terms_of
 from .refused import FIXED, OFF, out_of_reach, refusal
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
