@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 
 from ...laws.inequalities import Limits
-from ...support.errors import InputError
-from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY
+from ...support.errors import InfeasibleError, InputError
+from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY, UNREACHED
 from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
-from .programme import BEYOND, Nearest, Programme, in_units, nearest, terms_of
-from .refused import FIXED, out_of_reach, refusal
+from .nearest import nearest
+from .programme import BEYOND, Nearest, Programme, in_units, terms_of
+from .refused import FIXED, OFF, out_of_reach, refusal
 from .within import rows_that_rise
 
 SETTLING = 4  # times that rounding is taken off
@@ -181,9 +182,8 @@ class BoundedStep(DenseStep):
         law = torch.cat([self.jacobian.new_zeros(self.count), (self.problem.side == 0).double()])
         return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
 
-    def reached(self) -> Tensor:
-        found = self.nearest
-        return self._held.prior.pushed(found.force)
+    def aimed(self) -> Tensor:
+        return self._held.prior.pushed(self.nearest.force)
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
@@ -227,21 +227,31 @@ class BoundedStep(DenseStep):
         _, force = given.once(torch.zeros_like(self.problem.mean), wanted)
         return given.prior.pushed(force)
 
-    def finished(self) -> Tensor:
+    def reached(self, change: Tensor) -> Tensor:
+        return self.nearest.u  # forces lose digits where they nearly balance
+
+    @property
+    def near(self) -> Tensor:
+        return INSIDE * self.variance().sqrt()
+
+    def finished(self, parts: Tensor) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
         problem, count, given = self.problem, self.problem.mean.shape[-1], self._held
         side, u = self.nearest.active[:, :count], self.look.u
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
         none = u.new_zeros(len(u), given.said.shape[-1] - self.jacobian.shape[1])
-        for _ in range(SETTLING):
+        for more in range(SETTLING, -1, -1):
             u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
             misses = problem.look(u).misses * held
-            if bool((misses.abs() <= SETTLED * self.terms().clamp_min(TINY)).all()):
+            size = self.terms() + self.variance().sqrt()
+            off = (misses.abs() / size.clamp_min(TINY))[parts]
+            if more == 0 or not bool((off > SETTLED).any()):
                 break
-            wanted = torch.cat([none, -misses], -1)
-            u = u + given.once(torch.zeros_like(u), wanted)[0]
-        return problem.held(torch.where(problem.variance > 0, u, problem.mean))
+            u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
+        if bool((off > UNREACHED).any()):
+            raise InfeasibleError(OFF.format(worst=float(off.max())))
+        return u
 
     def response(self) -> Tensor:
         found = self.nearest

@@ -58,7 +58,7 @@ def most_probable(
     weights, failed = torch.zeros_like(problem.value), dict[int, Failure]()
     a = problem.start()
     if near is not None and len(near):
-        a = problem.step(problem.look(near)).reached()
+        a = problem.step(problem.look(near)).aimed()
     u = problem.mean + problem.times(a)
     look = problem.look(u) if len(u) else None
     for number in range(limit + 1):
@@ -81,13 +81,15 @@ def most_probable(
                 least = 2 * multiplier.abs()
                 weights = torch.maximum(least, (least + weights) / 2) * problem.exact
                 slack = ((HOLDS * weights + _rounded(step)) * terms).sum(-1)
+                to = step.reached(change)
                 if number >= (SOON if problem.is_dense else LATER):
                     change = _newton(step, change, multiplier)
-                look, a, stuck = _searched(step, a, change, weights, slack, still)
+                    to = u + problem.times(change)
+                look, a, stuck = _searched(step, a, change, to, weights, slack, still)
                 u, wrong = look.u, _stuck(step, stuck, number)
         if wrong or bool(done.any()) or bool(kick.any()):
             failed |= {int(left[i]): each for i, each in wrong.items()}
-            found[left[done]] = step.finished()[done] if bool(done.any()) else u[done]
+            found[left[done]] = step.finished(done)[done] if bool(done.any()) else u[done]
             ends = done.clone()
             ends[list(wrong)] = True
             keep = (~ends).nonzero()[:, 0]
@@ -123,7 +125,7 @@ def along_the_way(
 def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  # (P,)
     """Whether u is feasible, and the step from it is next to nothing."""
     problem = step.problem
-    feasible = (problem.missed(step.look.misses) <= HOLDS * terms).all(-1)
+    feasible = (problem.missed(step.look.misses) <= HOLDS * terms + step.near).all(-1)
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
     floor = (ROUNDING * (problem.size + reach.sqrt())).square()
     feasible = feasible & problem.is_within(step.look)
@@ -199,11 +201,17 @@ def _solved_on_tangent(
 
 
 def _searched(
-    step: Step, a: Tensor, change: Tensor, weights: Tensor, slack: Tensor, still: Tensor
+    step: Step,
+    a: Tensor,
+    change: Tensor,
+    to: Tensor,
+    weights: Tensor,
+    slack: Tensor,
+    still: Tensor,
 ) -> tuple[Linearisation, Tensor, Tensor]:
     """The next u and its a, and which parts found no step that lowers the merit.
 
-    change: of a, by the full step. still: parts that need none.
+    change: of a, by the full step, which leads to `to`. still: parts that need none.
     """
     problem, misses, u = step.problem, step.look.misses, step.look.u
     change = torch.where(still[:, None], 0.0, change)
@@ -222,12 +230,14 @@ def _searched(
     slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(step.look)).sum(-1)
     slack = slack + SETTLED * before.abs()
 
-    def tried(change: Tensor, move: Tensor, share: Any = 1.0) -> tuple[Linearisation, Tensor]:
-        at = problem.look(u + move)
+    def tried(
+        change: Tensor, move: Tensor, share: Any = 1.0, to: Tensor | None = None
+    ) -> tuple[Linearisation, Tensor]:
+        at = problem.look(u + move if to is None else to)
         energy = reach + 2 * _dot(a, move) + _dot(change, move)
         return at, merit(at, energy) <= before + ENOUGH_LOWER * share * slope + slack
 
-    full, ok = tried(change, move)
+    full, ok = tried(change, move, to=torch.where(still[:, None], u, to))
     ok = ok | still
     if bool(ok.all()):
         return full, a + change, ~ok

@@ -156,12 +156,13 @@ class Given:
     def at(self, mean: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The field given these values of points and rows, and the force of each, (P, N + K).
 
-        Solved once more for what the first forces miss.
+        Solved once more for what the first forces miss: being small, it loses no digits.
         """
         _, force = self.once(mean, value)
-        moved = mean + self.prior.times(self.prior.pushed(force))
-        u, more = self.once(moved, value - torch.where(self.said > 0, force / self.said, 0.0))
-        return u, force + more
+        u = mean + self.prior.times(self.prior.pushed(force))
+        missed = value - self.prior.read(u) - force / self.said
+        by, more = self.once(torch.zeros_like(u), torch.where(self.said > 0, missed, 0.0))
+        return u + by, force + more
 
     def once(self, mean: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """As `at`, solved once."""

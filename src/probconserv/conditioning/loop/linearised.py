@@ -185,7 +185,7 @@ class Step(ABC):
         away = self.problem.mean - self.look.u
         return self.solve(self.look.misses + self.along(away), close)
 
-    def reached(self) -> Tensor:  # (P, N)
+    def aimed(self) -> Tensor:  # (P, N)
         """a of the fields after the full step."""
         return -self.back(self.multiplier(HOLDS))
 
@@ -209,8 +209,17 @@ class Step(ABC):
         """The weight of what lies outside of inequalities, beside the distance."""
         return torch.zeros_like(self.look.u[:, :1])
 
-    def finished(self) -> Tensor:
-        """u, to the last digit."""
+    def reached(self, change: Tensor) -> Tensor:
+        """u after the full step, which changes a by `change`."""
+        return self.look.u + self.problem.times(change)
+
+    @property
+    def near(self) -> Any:
+        """By how much rows may miss that `finished` settles."""
+        return 0.0
+
+    def finished(self, parts: Tensor) -> Tensor:
+        """u, to the last digit. parts: which have arrived, (P,)."""
         return self.look.u
 
     def response(self) -> Tensor:

@@ -12,6 +12,7 @@ from .programme import BEYOND, Nearest, Programme
 WAYS = (
     "Ways out: correct the value, loosen `bounds`, `monotone` or limits, or give the law `noise`."
 )
+OFF = "the exact laws are off by {worst:.2g} of their terms within the inequalities. " + WAYS
 FIRST = 4  # rows that are named
 FIXED = (
     "`bounds`, `monotone`: points without variance, or fixed by exact laws, break an inequality by "

@@ -22,8 +22,9 @@ from ...support.values import unravelled
 from ..audit import check_met
 from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
-from .programme import Nearest, Programme, Start, in_units, nearest, terms_of
-from .refused import FIXED, WAYS, out_of_reach, refusal
+from .nearest import nearest
+from .programme import Nearest, Programme, Start, in_units, terms_of
+from .refused import FIXED, OFF, out_of_reach, refusal
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
 MOST_ROWS, MOST = 2500, 1 << 27  # rows and directions of one part; times its points
@@ -299,10 +300,7 @@ class Within:
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
         u = self._held(u, parts)
         if (worst := float(off.max())) > max(UNREACHED, self.grain):
-            raise InfeasibleError(
-                f"the exact laws are off by {worst:.2g} of their terms within the inequalities. "
-                + WAYS
-            )
+            raise InfeasibleError(OFF.format(worst=worst))
         return u
 
     def _held(self, u: Tensor, parts: Tensor) -> Tensor:
