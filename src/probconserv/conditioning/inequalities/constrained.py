@@ -64,10 +64,8 @@ def constrained(
     limits = limits_of(inequalities, names, shapes, dtypes, device)
     root = covariance_of(shrunk(prior, rows))
     means = tuple(field.mean.double() for field in fields)
-    slack, grain = (
-        share * max(torch.finfo(dtype).eps for dtype in every)
-        for share, every in ((16, [field.dtype for field in fields]), (4, dtypes))
-    )
+    slack = 16 * max(torch.finfo(field.dtype).eps for field in fields)
+    grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
     if not any(u.numel() for u in means):
         check_met(rows, means, means, root, slack)
         drawn, lead = tuple(u.expand(n + 1, *u.shape) for u in means), 0

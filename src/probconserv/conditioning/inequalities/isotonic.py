@@ -44,7 +44,7 @@ class Rising(Clipped):
         share = (self._wide(least) / np.where(d > 0, d, 1.0)).clip(LIGHT) / FIRM
         weight = torch.from_numpy(np.where(d > 0, share, 1.0)).reshape(self.variance.shape)
         self._weight = weight.expand(shape).numpy().ravel()
-        self._heavy_move = (weight * self.move).expand(shape).numpy().ravel()
+        self._move = (weight * self.move).expand(shape).numpy().ravel()
         self._begins = (np.arange(0, self.y.numel(), size)[:, None] + self._first).ravel()
 
     def _wide(self, x: NDArray[Any]) -> NDArray[Any]:
@@ -54,10 +54,13 @@ class Rising(Clipped):
     def values(self, mu: Tensor) -> Tensor:
         v = self.moved(mu).numpy().reshape(-1, self.y.shape[-1])
         starts = self._blocks(v)
-        sizes, total = np.diff(starts, append=v.size), np.add.reduceat(self._weight, starts)
+        total, mean, fall = (
+            np.add.reduceat(x, starts) for x in (self._weight, self._weight * v.ravel(), self._move)
+        )
+        fall[total > 0.5] = 0.0  # a fixed point holds its block
+        sizes = np.diff(starts, append=v.size)
         self._v, self.fall = (
-            torch.from_numpy(np.repeat(np.add.reduceat(x, starts) / total, sizes)).view_as(self.y)
-            for x in (self._weight * v.ravel(), self._heavy_move)
+            torch.from_numpy(np.repeat(x / total, sizes)).view_as(self.y) for x in (mean, fall)
         )
         self._u = self.held(self._v)
         return self._u

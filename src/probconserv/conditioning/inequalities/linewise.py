@@ -84,7 +84,7 @@ class Linewise:
 
     @torch.no_grad()
     def _lay_out(self) -> None:
-        """Parts side by side, (P, E) or (1, 1): mean, variance, weights, bounds; (P, R): value and
+        """Parts side by side, (P, E): mean, variance, weights, bounds; (P, R): value and
         noise; and the row of each point, (E,)."""
         layout, mean = self.layout, self.mean
         self.order, self.lines = self._in_lines()
@@ -119,9 +119,7 @@ class Linewise:
         sloping = any(one.slopes for one in self.limits)
         return (torch.cat(order) if sloping else slice(None)), lines * sloping
 
-    def _flat(self, fields: Sequence[Tensor]) -> Tensor:  # (P, E) or (1, 1)
-        if len(fields) == fields[0].numel() == 1:
-            return fields[0].reshape(1, 1)
+    def _flat(self, fields: Sequence[Tensor]) -> Tensor:  # (P, E)
         return self.layout.flat(tuple(fields))[..., self.order]
 
     def _reachable(self, law: Rows, weights: Sequence[Tensor]) -> Tensor:
@@ -172,7 +170,7 @@ class Linewise:
     def _some(self, places: slice, n: int, normals: Callable[..., Tensor]) -> Tensor:  # (k, n, E)
         """Draws of some places."""
         rows = (self.start, *self.parts, self.value, self.noise)
-        mean, *own, value, noise = (t[:, None] if len(t) == 1 else t[places, None] for t in rows)
+        mean, *own, value, noise = (t[places, None] for t in rows)
         y = torch.addcmul(mean, root_of(own[0]), normals(len(mean), n, mean.shape[-1]))
         target = value.expand(-1, n, -1)
         if bool((noise > 0).any()):
