@@ -127,22 +127,28 @@ def test_lines_with_many_fixed_points_are_as_in_the_general_way(rng):
     torch.testing.assert_close(fast, general, atol=1e-7, rtol=0)
 
 
-def test_fields_of_a_state_rise_each_along_an_axis_of_its_own(rng):
-    state = pc.State(
-        u=(rng.normal(size=(2, 5)), 1.0),
-        v=(rng.normal(size=(2, 3, 4)), 1.0 + rng.random((2, 3, 4))),
-    )
-    law = pc.weighted_sum({"u": np.ones(5), "v": np.ones((3, 4))}, 2.0)
-    limits = pc.monotone(True, of="u"), pc.monotone(axis=-2, of="v"), pc.bounds(low=-1.0, of="v")
-    post = pc.condition(state, law, *limits, draws=5, generator=generator())
+@pytest.mark.parametrize("law", ["a total", "regions"])
+def test_fields_of_a_state_rise_each_along_an_axis_of_its_own(rng, law):
+    d = 1.0 + rng.random((2, 3, 4))
+    state = pc.State(u=(rng.normal(size=(2, 5)), 1.0), v=(rng.normal(size=(2, 3, 4)), d))
+    limits = pc.monotone(axis=-2, of="v"), pc.bounds(low=-1.0, of="v"), pc.bounds(0.0, of="u")
+    if law == "regions":
+        given = pc.regions([0, 1, 0, 1, 1], [[1.0, 2.0]] * 2, of="u"), *limits
+    else:
+        total = pc.weighted_sum({"u": np.ones(5), "v": np.ones((3, 4))}, 2.0)
+        given = total, pc.monotone(True, of="u"), *limits
+    post = pc.condition(state, *given, draws=5, generator=generator())
     u, v = everything(post["u"]), everything(post["v"])
-    assert np.diff(u).max() <= 0
+    assert law == "regions" or np.diff(u).max() <= 0
     assert np.diff(v, axis=-2).min() >= 0
-    assert v.min() >= -1
-    assert np.allclose(u.sum(-1) + v.sum((-1, -2)), 2.0, atol=1e-12)
-    same = {name: pc.LowRank(f.mean, torch.zeros(1, *f.shape), f.variance)
-            for name, f in zip(state.names, state.parts, strict=True)}  # fmt: skip
-    general = pc.condition(pc.State(**same), law, *limits, draws=2, generator=generator())
+    assert min(u.min(), v.min() + 1) >= 0
+    off = u.sum(-1) - 3.0 if law == "regions" else u.sum(-1) + v.sum((-1, -2)) - 2.0
+    assert np.abs(off).max() < 1e-12
+    same = {
+        name: pc.LowRank(f.mean, torch.zeros(1, *f.shape), f.variance)
+        for name, f in zip(state.names, state.parts, strict=True)
+    }
+    general = pc.condition(pc.State(**same), *given, draws=2, generator=generator())
     for name in "uv":
         torch.testing.assert_close(post[name].point, general[name].point, atol=1e-9, rtol=0)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ...support.rowwise import root_of_falling, sums_by_label
-from ...support.tolerances import HOLDS
+from ...support.tolerances import HOLDS, ROUNDED
 
 POLISH = 3  # times that rounding is taken off
 AGAIN = 8  # tries at rows whose rounding shows; each takes off most of what the last one left
@@ -40,6 +40,7 @@ class Clipped:
     def __post_init__(self) -> None:
         self.fall = self.move = self.variance * self.weights  # d g; fall: where nothing is clipped
         self._v, self._u = torch.empty_like(self.y), torch.empty_like(self.y)
+        self._reach: Tensor | None = None
 
     def total(self, x: Tensor, weights: Tensor) -> Tensor:  # (k, n, E) to (k, n, R)
         if self.labels is None:
@@ -84,9 +85,11 @@ class Clipped:
 
     def farther(self, mu: Tensor, off: Tensor, number: int) -> Tensor:
         """Farther at each step: where all points are at bounds nothing says how far."""
-        slope = self.total(self.move, self.weights) + self.noise
-        reach = (self.target.abs() + self.total(self.y.abs(), self.weights.abs())) / slope
-        return mu + off.sign() * 4.0**number * torch.where(slope > 0, reach, 0.0)
+        if self._reach is None:
+            slope = self.total(self.move, self.weights) + self.noise
+            size = self.target.abs() + self.total(self.y.abs(), self.weights.abs())
+            self._reach = torch.where(slope > 0, size / slope, 0.0)
+        return mu + off.sign() * 4.0**number * self._reach
 
     def taken(self, index: Tensor) -> Self:
         """Some of the k n systems of rows, as (len(index), 1)."""
@@ -96,16 +99,26 @@ class Clipped:
         some = {name: t.expand(k, n, -1)[index // n, index % n] for name, t in wide.items()}
         return replace(self, **{name: t[:, None] for name, t in some.items()})
 
-    def solved(self) -> tuple[Tensor, Tensor]:
-        """The values with the right sums, and by how much of its terms a row misses."""
-        problem, mu = self, self.start()
-        for _ in range(AGAIN):
-            mu = root_of_falling(problem, mu)
-            u, miss = problem._finished(mu)
-            if bool((miss <= HOLDS).all()):
-                break
-            y, target = problem.moved(mu), problem.target + problem.noise * mu
-            problem, mu = replace(problem, y=y, target=target), torch.zeros_like(mu)
+    def nearer(self, mu: Tensor) -> "Clipped":
+        """The same problem with mu measured from here, where less is rounded."""
+        y, target = self.y - self.move * self.spread(mu), self.target + self.noise * mu
+        return replace(self, y=y, target=target)
+
+    def solved(self, mu: Tensor, tries: int = AGAIN) -> tuple[Tensor, Tensor]:
+        """The values with the right sums, and by how much of its terms a row misses; mu: a guess.
+
+        Rows whose rounding shows are solved again.
+        """
+        mu = root_of_falling(self, mu)
+        u, miss = self._finished(mu)
+        at = (~(miss <= HOLDS).all(-1)).flatten().nonzero()[:, 0]
+        if len(at) and tries:
+            some = self.nearer(mu).taken(at)
+            better = some.solved(torch.zeros_like(some.target), tries - 1)
+            u, miss = (
+                old.flatten(0, 1).index_copy(0, at, new[:, 0]).reshape(old.shape)
+                for old, new in zip((u, miss), better, strict=True)
+            )
         return u, miss
 
     def _finished(self, mu: Tensor) -> tuple[Tensor, Tensor]:
@@ -114,6 +127,7 @@ class Clipped:
         slope = self.total(fall, self.weights) + self.noise
         for _ in range(POLISH):
             step = torch.where(slope > 0, self._off(u, mu) / slope, 0.0)
-            u, mu = self.held(torch.addcmul(u, fall, self.spread(step), value=-1)), mu + step
+            u, mu = self.held(u - fall * self.spread(step)), mu + step
         self._u, off = u, self._off(u, mu)
-        return u, torch.where(off == 0, 0.0, off.abs() / self.scale())
+        rounded = ROUNDED**2 * self.total(self.y.abs(), self.weights.abs())
+        return u, torch.where(off == 0, 0.0, off.abs() / (self.scale() + rounded))

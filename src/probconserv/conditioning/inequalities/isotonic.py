@@ -13,8 +13,8 @@ upper bound, those after as a lower one.
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from torch import Tensor
 
 from .clipped import Clipped
 
-AT_ONCE = 64  # lines in one call; lifting them rounds numbers to 2^-46 of the range of a line
 FIRM = 2.0**66  # times the largest other weight of a line: the weight of a fixed point
 LIGHT = 1e-270  # times the largest weight: the least
 
@@ -32,6 +31,7 @@ LIGHT = 1e-270  # times the largest weight: the least
 class Rising(Clipped):
     """As `Clipped`, with values that rise along lines."""
 
+    at_once: ClassVar[int] = 64  # lines in one call: a lift rounds to 2^-46 of the range of a line
     lines: Sequence[tuple[int, int]] = field(kw_only=True)  # so many points, in lines of so many
 
     def __post_init__(self) -> None:
@@ -69,16 +69,23 @@ class Rising(Clipped):
         """Where blocks start, of many lines in one call."""
         from scipy.optimize import isotonic_regression
 
-        low, high = (end.reduceat(v, self._first, 1) for end in (np.minimum, np.maximum))
-        scale, begins = 1 / np.where(high > low, high - low, 1.0), self._begins
-        lift = 2.0 * (np.arange(len(begins)) % AT_ONCE).reshape(low.shape)
-        lifted = ((v - self._wide(low)) * self._wide(scale) + self._wide(lift)).ravel()
-        ends = [*begins[::AT_ONCE], v.size]
+        lifted, ends = self._lifted(v).ravel(), [*self._begins[:: self.at_once], v.size]
         found = [
             start + isotonic_regression(lifted[start:end], weights=self._weight[start:end]).blocks
             for start, end in itertools.pairwise(ends)
         ]
         return np.concatenate([each[:-1] for each in found])
+
+    def _lifted(self, v: NDArray[Any]) -> NDArray[Any]:
+        """Each line from 0 to 1, above the one before."""
+        low, high = (end.reduceat(v, self._first, 1) for end in (np.minimum, np.maximum))
+        scale = 1 / np.where(high > low, high - low, 1.0)
+        lift = 2.0 * (np.arange(low.size) % self.at_once).reshape(low.shape)
+        return (v - self._wide(low)) * self._wide(scale) + self._wide(lift)
+
+    def nearer(self, mu: Tensor) -> "RisingLineByLine":
+        found = super().nearer(mu)
+        return RisingLineByLine(**{each.name: getattr(found, each.name) for each in fields(found)})
 
     def held(self, u: Tensor) -> Tensor:
         pieces = super().held(u).split([n for n, _ in self.lines], -1)
@@ -87,3 +94,12 @@ class Rising(Clipped):
         return torch.cat(
             [torch.from_numpy(np.maximum.accumulate(x, -1)).flatten(-2) for x in lines], -1
         )
+
+
+class RisingLineByLine(Rising):
+    """The same, one line after the other: slower, and to the last digit at any scale."""
+
+    at_once = 1
+
+    def _lifted(self, v: NDArray[Any]) -> NDArray[Any]:
+        return v

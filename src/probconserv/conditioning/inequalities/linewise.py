@@ -147,12 +147,8 @@ class Linewise:
     def draws(self, n: int, generator: torch.Generator | None) -> Fields:  # (n + 1, *shape) each
         """`n` draws of each field and the point as the last, exactly within the limits."""
         found = self.start.new_empty(n + 1, *self.start.shape)
-        like: dict[str, Any] = {"dtype": found.dtype, "device": found.device}
-        drawn, point = (
-            partial(torch.randn, generator=generator, **like),
-            partial(torch.zeros, **like),
-        )
-        for normals, first, end in ((drawn, 0, n), (point, n, n + 1)):
+        randn = partial(torch.randn, generator=generator, dtype=found.dtype, device=found.device)
+        for normals, first, end in ((randn, 0, n), (found.new_zeros, n, n + 1)):
             for some, places in self._pieces(first, end):
                 u = self._some(places, some.stop - some.start, normals)
                 found[some, places][..., self.order] = u.to(found.device).movedim(1, 0)
@@ -175,15 +171,16 @@ class Linewise:
         target = value.expand(-1, n, -1)
         if bool((noise > 0).any()):
             target = target - root_of(noise) * normals(*target.shape)
-        given: tuple[Tensor, ...] = (y, *own, target, noise)
+        given, labels = (y, *own, target, noise), self.labels
         problem: Clipped
         if self.lines:  # on the CPU, where SciPy is
-            problem = Rising(*[t.cpu() for t in given], lines=self.lines)
+            labels = None if labels is None else labels.cpu()
+            problem = Rising(*[t.cpu() for t in given], labels=labels, lines=self.lines)
         else:
-            problem = Clipped(*given, labels=self.labels)
+            problem = Clipped(*given, labels=labels)
         if not self.laws:
             return problem.values(problem.noise)
-        u, miss = problem.solved()
+        u, miss = problem.solved(problem.start())
         if not bool((miss <= HOLDS).all()):
             raise InfeasibleError(
                 f"`{self.laws[0].label}` cannot be met within the inequalities: a row is off by "
