@@ -159,10 +159,16 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
         """
         normals = random_normals(_at_least_two(n), generator, self.device)
         draws, redrawn = self._solved.drawn(normals)
-        own = draws[self._number].to(self.dtype)
-        found = FieldDraws._unchecked(own, self.event_dims, self.point)
+        found = self._known_by(draws[self._number])
         found.redrawn = redrawn
         return found
+
+    def _known_by(self, draws: Tensor) -> FieldDraws:
+        """Draws in float64; where all are at a bound so is their mean, to the last digit."""
+        mean, own = draws.mean(0), draws.to(self.dtype)
+        if self._solved.low:
+            mean = mean.clamp(own.amin(0).double(), own.amax(0).double())
+        return FieldDraws._unchecked(own, self.event_dims, self.point, mean.to(self.dtype))
 
     def linearisation_error(
         self, n: int = 100, generator: torch.Generator | None = None
@@ -233,6 +239,7 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
     """
 
     kind = NonlinearPosterior
+    parts: tuple[NonlinearPosterior, ...]
     _solved: NonlinearSolved
 
     def _shown(self, draws: Fields) -> dict[str, Tensor]:
@@ -258,10 +265,7 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
         normals = random_normals(_at_least_two(n), generator, self.device)
         draws, redrawn = self._solved.drawn(normals)
         pairs = zip(self.parts, draws, strict=True)
-        parts = tuple(
-            FieldDraws._unchecked(u.to(part.dtype), part.event_dims, part.point)
-            for part, u in pairs
-        )
+        parts = tuple(part._known_by(u) for part, u in pairs)
         found = StateDraws(self.names, parts)
         for each in (found, *parts):
             each.redrawn = redrawn
