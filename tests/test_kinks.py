@@ -105,3 +105,9 @@ def test_kinks_that_are_curved_too_are_refused_with_the_reason():
     law = pc.nonlinear(lambda u: u.abs().sum() + u.square().sum(), 1.0)
     with pytest.raises(pc.errors.InfeasibleError, match=r"kink"):
         pc.condition(pc.Diagonal([0.1, 1.2, -0.2, 0.9, -1.1, 0.05], 1.0), law)
+
+
+def test_a_point_on_a_kink_has_no_weights():
+    post = pc.condition(pc.Diagonal([0.1, 1.2], 1.0), pc.nonlinear(size, 0.5))
+    with pytest.raises(pc.errors.InputError, match="`weighted`: the point lies on a kink"):
+        post.weighted(10)

@@ -135,6 +135,14 @@ def test_draws_within_bounds_and_their_mean_have_gradients():
     assert checked(both, [1.05, 2.0, 1.5], [0.03, 0.02, 0.04], 8.0)
 
 
+@pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
+def test_the_mean_of_draws_at_a_bound_is_the_bound():
+    laws = pc.nonlinear(lambda u: u.prod(), 0.03), pc.bounds(low=0.1)
+    for n in (7, 11, 13):
+        found = pc.condition(pc.Diagonal([-3.0, 0.3], 0.01), *laws, draws=n, generator=generator())
+        assert float(found.mean[0]) == 0.1
+
+
 def test_draws_without_gradients_carry_none():
     mean, law = torch.tensor([3.0, 3.9], dtype=D), pc.nonlinear(energy, 25.0)
     assert not pc.condition(pc.Diagonal(mean, 0.01), law).sample(2, generator()).requires_grad

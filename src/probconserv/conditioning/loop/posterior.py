@@ -13,6 +13,7 @@ from ...fields.gaussian import Field, random_normals
 from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError
+from ...support.gradients import as_if
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, StatePosterior
 from .importance import Weighted, weighted
@@ -180,9 +181,19 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
         """
         normals = random_normals(_at_least_two(n), generator, self.device)
         draws, redrawn = self._solved.drawn(normals)
-        own = draws[self._number].to(self.dtype)
-        found = FieldDraws._unchecked(own, self.event_dims, self.point)
-        found.redrawn, found.laws = redrawn, self.laws
+        found = self._known_by(draws[self._number])
+        found.redrawn = redrawn
+        return found
+
+    def _known_by(self, draws: Tensor) -> FieldDraws:
+        """Draws in float64; where all are at a bound so is their mean, to the last digit."""
+        mean, own = draws.mean(0), draws.to(self.dtype)
+        if self._solved.low:
+            ends = own.detach().double()
+            mean = as_if(mean.detach().clamp(ends.amin(0), ends.amax(0)), mean)
+        mean = mean.to(self.dtype)
+        found = FieldDraws._unchecked(own, self.event_dims, self.point, mean)
+        found.laws = self.laws
         return found
 
     @torch.no_grad()
@@ -255,6 +266,7 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
     """
 
     kind = NonlinearPosterior
+    parts: tuple[NonlinearPosterior, ...]
     _solved: NonlinearSolved
 
     def _shown(self, draws: Fields) -> dict[str, Tensor]:
@@ -280,15 +292,10 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
         normals = random_normals(_at_least_two(n), generator, self.device)
         draws, redrawn = self._solved.drawn(normals)
         pairs = zip(self.parts, draws, strict=True)
-        parts = tuple(
-            FieldDraws._unchecked(u.to(part.dtype), part.event_dims, part.point)
-            for part, u in pairs
-        )
+        parts = tuple(part._known_by(u) for part, u in pairs)
         found = StateDraws(self.names, parts)
         for each in (found, *parts):
             each.redrawn = redrawn
-        for part in parts:
-            part.laws = self.laws
         return found
 
 
