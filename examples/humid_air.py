@@ -60,28 +60,20 @@ for name, state in states.items():
 # Humidity around a circle of latitude, and what the budgets are off by.
 level, row, east = 2, 2, lon.rad2deg()
 _, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.8), width_ratios=(3, 2), layout="constrained")
-styles = {
-    "no law": ("#E69F00", "-", "o"),
-    "negative set to 0": ("#56B4E9", "", ""),
-    "budgets": ("#808080", "-.", "^"),
-    "budgets, positive": ("#5C3D99", "--", "s"),
+styles = {  # colour, line, marker, and hatch of the bars
+    "no law": ("#E69F00", "-", "o", ""),
+    "negative set to 0": ("#56B4E9", "", "", "///"),
+    "budgets": ("#808080", "-.", "^", ""),
+    "budgets, positive": ("#5C3D99", "--", "s", "..."),
 }
 left.plot(east, 1e3 * truth["q"][level, row], "k:", label="truth", zorder=3)
-for place, (name, (colour, line, shape)) in enumerate(styles.items()):
+for place, (name, (colour, line, shape, hatch)) in enumerate(styles.items()):
     if line:
         q = 1e3 * states[name]["q"][level, row]
         left.plot(east, q, line, color=colour, marker=shape, markersize=4, label=name)
-    off = (budgets(states[name]) / budgets(truth) - 1).abs().clamp_min(1e-17)
-    places = torch.arange(3) + 0.2 * (place - 1.5)
-    right.bar(
-        places.numpy(),
-        off.numpy(),
-        0.18,
-        color=colour,
-        label=name,
-        edgecolor="black",
-        linewidth=0.5,
-    )
+    off = (budgets(states[name]) / budgets(truth) - 1).abs().clamp_min(1e-17).numpy()
+    places, look = torch.arange(3).numpy() + 0.2 * (place - 1.5), {"color": colour, "hatch": hatch}
+    right.bar(places, off, 0.18, label=name, edgecolor="black", linewidth=0.5, **look)
 left.axhline(0, color="black", linewidth=0.8)
 left.set(xlabel="longitude (degrees east)", ylabel="specific humidity (g/kg)", xlim=(0, 345))
 left.set_title(f"{-lat[row, 0].rad2deg():g} degrees south, layer {level + 1} of {LEVELS}")
