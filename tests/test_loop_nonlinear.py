@@ -240,3 +240,20 @@ def test_pressure_stays_positive_where_density_and_energy_are_next_to_nothing():
     for u in (post.point, {name: post[name].draws for name in truth}):
         assert float(u["rho"].min()) >= 0.01
         assert float(pressure(u).min()) >= 1e-3 - 1e-12
+
+
+def test_a_point_whose_second_derivative_is_not_finite_at_a_bound_is_no_saddle():
+    mean = torch.tensor([-0.3, 0.8, 1.2, 0.5], dtype=torch.float64)
+    calls = []
+
+    def energy(u):
+        calls.append(1)
+        return u.abs().pow(1.5).sum()
+
+    power = pc.nonlinear(energy, 3.0)
+    prior, low = pc.Diagonal(mean, 0.1), pc.bounds(low=0.0)
+    point = pc.condition(prior, power, low, draws=0).point
+    assert float(point[0]) == 0.0
+    assert len(calls) < 30
+    rest = pc.Diagonal(mean[1:], 0.1)
+    torch.testing.assert_close(point[1:], pc.condition(rest, power, low, draws=0).point)

@@ -146,8 +146,10 @@ def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, 
     moves, scale = problem.variance > TINY, problem.variance.clamp_min(TINY).rsqrt()
     start = torch.where(moves, random * scale, 0.0)
     _, fine, down = _solved_on_tangent(step, multiplier, start, CLOSE)
-    size = _dot(down, problem.times(down)).clamp_min(TINY).rsqrt()
-    return torch.where((now & ~fine)[:, None], KICK * size[:, None] * down, none)
+    whole, size = (_dot(x, problem.times(x)) for x in (start, down))
+    falls = now & ~fine & (size > ROUNDING * whole)  # else none is known
+    down = down * size.clamp_min(TINY).rsqrt()[:, None]
+    return torch.where(falls[:, None], KICK * down, none)
 
 
 def _rounded(step: Step) -> Tensor:  # (P, K)
@@ -188,7 +190,7 @@ def _solved_on_tangent(
         move = times(s)
         product = h + step.curvature(multiplier, move)
         curve = _dot(move, product)
-        falls = going & ~(curve > 0)
+        falls = going & (curve <= 0)
         down, fine = torch.where(falls[:, None], s, down), fine & ~falls
         scale = torch.where(falls, _dot(move, h), curve)  # without W where the sum has no minimum
         share = torch.where(going, size / scale, 0.0)[:, None]
