@@ -113,8 +113,11 @@ class BoundedStep(DenseStep):
         self.found, self.gave = other.found, other.gave
         return self
 
-    def programme(self, noise: Tensor | None = None, count: int | None = None) -> Programme:
-        """noise: of laws, if not their own. count: of rows that are asked, if not all."""
+    def programme(
+        self, noise: Tensor | None = None, count: int | None = None, limits: Tensor | None = None
+    ) -> Programme:
+        """noise: of laws, if not their own. count: of rows that are asked, if not all. limits: rows
+        that are asked for as such, (P, K), if not all of them."""
         problem, wide = self.problem, len(self.jacobian)
         rising = problem.rising.expand(wide, -1, -1)
         rest = problem.rest
@@ -128,6 +131,7 @@ class BoundedStep(DenseStep):
         value = torch.cat([own.new_zeros(wide, before), own], -1)
         precision = torch.cat([noise.new_zeros(wide, before), precision_of(noise)], -1)
         rise, side = noise.new_zeros(wide, len(problem.rising)), problem.side[:count]
+        side = side if limits is None else side * limits
         least = torch.where(side > 0, own, -torch.inf)
         most = torch.where(side < 0, own, torch.inf)
         low = torch.cat([problem.low, rise, least], -1)
@@ -140,18 +144,29 @@ class BoundedStep(DenseStep):
     @property
     def nearest(self) -> Nearest:
         if self.found is None:
-            problem, noise = self.problem, self.problem.noise
+            problem = self.problem
             with torch.no_grad():
                 self.found = nearest(self.programme().detached(), problem.active)
                 self.gave = ~self.found.solved
-                wrong = self.gave.nonzero()[:, 0]
-                if len(wrong):
-                    noise = torch.where(noise == 0, GIVES * self.variance(), noise)
-                    more = nearest(self.programme(noise).detached().some(wrong))
-                    for whole, some in zip(self.found, more, strict=True):
-                        whole[wrong] = some
+                for noise in self._giving_way() if bool(self.gave.any()) else ():
+                    wrong = (~self.found.solved).nonzero()[:, 0]
+                    some = self.programme(noise, limits=noise == problem.noise)
+                    for whole, part in zip(
+                        self.found, nearest(some.detached().some(wrong)), strict=True
+                    ):
+                        whole[wrong] = part
                 problem.active = self.found.active
         return self.found
+
+    def _giving_way(self) -> tuple[Tensor, Tensor]:
+        """Noise of laws that are not linear, where they leave no field as they are at u: of those
+        that u breaks, then so much of all of them that they say nothing."""
+        problem = self.problem
+        curved = torch.arange(problem.noise.shape[-1], device=self.rows.device)
+        curved = curved >= problem.linear_rows
+        broken = curved & (problem.exact | (problem.missed(self.look.misses) > 0))
+        first = torch.where(broken, GIVES * self.variance(), problem.noise)
+        return first, torch.where(curved, torch.finfo(first.dtype).max, first)
 
     def refused(self) -> dict[int, str]:
         """Why parts have no field that obeys the linear laws and the inequalities."""
