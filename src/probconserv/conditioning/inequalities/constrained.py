@@ -61,7 +61,8 @@ def constrained(
         check_met(rows, means, means, root, slack)
         given = zip(means, dtypes, strict=True)
         return [(x.new_empty(n, *x.shape, dtype=d), x.to(d), x.to(d)) for x, d in given], 0
-    if isinstance(root, Independent) and not _learns(root, means, rows):
+    infinite = any(field.infinite for field in fields)
+    if isinstance(root, Independent) and not infinite and not _learns(root, means, rows):
         with torch.no_grad():
             found = _line_by_line(rows, means, root, limits, dtypes, slack, n, generator)
         if found is not None:

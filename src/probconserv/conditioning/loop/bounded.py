@@ -4,6 +4,7 @@ Each step of Gauss-Newton takes the laws as they are at u and finds the nearest 
 inequalities, in place of one linear solve.
 """
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -104,7 +105,7 @@ class BoundedStep(DenseStep):
     def nearest(self) -> Nearest:
         if self.found is None:
             with torch.no_grad():
-                self.found = nearest(self.programme().detached())
+                self.found = nearest(self.plain)
                 self.gave = ~self.found.solved
                 wrong = self.gave.nonzero()[:, 0]
                 if len(wrong):
@@ -133,7 +134,7 @@ class BoundedStep(DenseStep):
         given = self._held()
         change = given.prior.pushed(force) - a
         move = problem.times(change)
-        end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
+        end = self._ends(active[:, : len(move.T)])
         there = self.look.u + move
         noise = torch.where(problem.noise.isfinite(), problem.noise, 0.0)
         rows = -self.look.misses - self.along(move) - noise * force[:, self.count :]
@@ -142,12 +143,22 @@ class BoundedStep(DenseStep):
         more = torch.where(self.gave[:, None], 0.0, more)
         return -(force + more)[:, self.count :], change + given.prior.pushed(more)
 
-    def _held(self) -> Given:
-        """The prior given the laws as they are and what is at a bound."""
-        problem = self.programme().detached()
-        return Given(
-            problem.prior, torch.where(self.nearest.active != 0, torch.inf, problem.precision)
-        )
+    @cached_property
+    def plain(self) -> Programme:
+        """The programme without gradients."""
+        return self.programme().detached()
+
+    def _ends(self, active: Tensor) -> Tensor:  # (P, N)
+        """The bounds of points that are at one: active, or where rows leave nothing else."""
+        problem, known = self.problem, self.plain.value[:, : active.shape[-1]]
+        return torch.where(active > 0, problem.low, torch.where(active < 0, problem.high, known))
+
+    def _held(self, there: Tensor | None = None) -> Given:
+        """The prior given the laws as they are and what is at a bound; there: more such points."""
+        problem, held = self.plain, self.nearest.active != 0
+        if there is not None:
+            held = torch.cat([there, held[:, there.shape[-1] :]], -1)
+        return Given(problem.prior, torch.where(held, torch.inf, problem.precision))
 
     def tangent(self, r: Tensor) -> Tensor:
         given = self._held()
@@ -164,17 +175,19 @@ class BoundedStep(DenseStep):
 
     def finished(self) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
-        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held()
+        problem, count = self.problem, self.problem.mean.shape[-1]
         side, u = self.nearest.active[:, :count], self.look.u
+        at_end, end = (side != 0) | self.plain.precision[:, :count].isinf(), self._ends(side)
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
-        none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
+        none = u.new_zeros(len(u), self.count)
         for _ in range(SETTLING):
-            u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
+            u = torch.where(at_end, end, u)
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
             misses = problem.look(u).misses * held
             if bool((misses.abs() <= SETTLED * self.terms().clamp_min(TINY)).all()):
                 break
             wanted = torch.cat([none, -misses], -1)
+            given = self._held((u <= problem.low) | (u >= problem.high))
             u = u + given.once(torch.zeros_like(u), wanted)[0]
         return problem.held(torch.where(problem.variance > 0, u, problem.mean))
 

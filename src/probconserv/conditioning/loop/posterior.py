@@ -18,8 +18,7 @@ from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
 from ...laws.maps import Map, Matrix, Sum
 from ...laws.nonlinear import Curved
-from ...solvers.engine import Chain, free_axes, solve
-from ...solvers.shared import Shared
+from ...solvers.engine import free_axes, solve
 from ...solvers.shrinkage import shrinks, shrunk
 from ...support import checks as check
 from ...support.checks import ArrayLike
@@ -28,6 +27,8 @@ from ...support.tolerances import HOLDS
 from ...support.tree import once
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, Solved, StatePosterior
+from ..recentred import GRADIENTS, WIDER, learning, loosened, stand_in, until_they_stay
+from ..unmeasured import Eliminated, Way
 from .bounded import Bounded
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from .linearised import MOST_DENSE, NonlinearProblem, joined
@@ -84,15 +85,72 @@ class NonlinearSolved(Solved):
         self.high = tuple(one.high.expand(shape) for one, shape in ends)
         self.slopes = tuple(one.slopes for one in limits)
         lead = min(free_axes(rows, shapes), *tied)
-        self.root = root.joined(lead)
+        self.asked = root.joined(lead)  # of which variances may be infinite
+        self.root: Any = self.asked
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
-        problem = self._problem(self.before)
-        found = _in_chunks(problem, Names("solution", shapes[0][:lead]))
-        if torch.is_grad_enabled() and problem.learns:
-            found = with_gradient(problem, found)
+        self.open = tuple(v == torch.inf for v in self.asked.variance)
+        self.is_measured = not any(bool(at.any()) for at in self.open)
+        problem, found = self._found(Names("solution", shapes[0][:lead]))
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.mean = tuple(u.reshape(s) for u, s in pairs)
+
+    def _found(self, names: "Names") -> tuple[NonlinearProblem, Tensor]:
+        """The problem, and the most probable fields, (P, N)."""
+        before, open_ = self._vector(self.before), self._vector(self.open)
+        near: list[Tensor] | None = None
+
+        def solve(mean: Tensor) -> tuple[tuple[NonlinearProblem, Tensor], Tensor, Tensor]:
+            nonlocal near
+            means = self._apart(mean)
+            self.root = self._stand_in(means)
+            problem = self._problem(means)
+            u = _in_chunks(problem, names, near)
+            near = [u, problem.mean, problem.value]
+            return (problem, u), u, problem.variance
+
+        (problem, u), last = until_they_stay(solve, before, open_)
+        if not (torch.is_grad_enabled() and problem.learns):
+            return problem, u
+        problem.mean = learning(before, last, open_)
+        for _ in range(1 if self.is_measured else GRADIENTS):
+            u = with_gradient(problem, u)
+            problem.mean = torch.where(open_, u, before)
+        return problem, u
+
+    def _stand_in(self, u: Fields) -> Any:
+        """The covariance with finite variances, for laws as they are at u."""
+        if self.is_measured:
+            return self.asked
+        shapes = [x.shape for x in u]
+        lead = len(shapes[0]) - self.dims[0]
+        count = sum(math.prod(law.row_shape(shapes)[lead:]) for law in self.stated)
+        if count > MOST_DENSE:
+            raise InputError(
+                f"`laws`: these have {count} rows in a part. Beside points of infinite variance "
+                f"laws that are not linear, and points without draws, take up to {MOST_DENSE}. "
+                "Ways out: laws at each time by itself, or a finite variance."
+            )
+        with torch.no_grad():
+            near = [each for each in self._near(u) if bool(each.apply(u).isfinite().all())]
+        return stand_in((*self.rows, *near), self.asked).root
+
+    def _at_open(self, u: Fields, others: Fields) -> Fields:
+        """`u` at points of infinite variance, and `others` elsewhere."""
+        each = zip(self.open, u, others, strict=True)
+        return tuple(torch.where(at, x, y) for at, x, y in each)
+
+    def _vector(self, fields: Fields) -> Tensor:  # (P, N)
+        sizes = self.before[0].shape[: self.before[0].ndim - self.dims[0]]
+        return joined([_flat(u, 0, sizes) for u in fields])
+
+    def _apart(self, u: Tensor) -> Fields:
+        """The inverse."""
+        sizes = [
+            math.prod(x.shape[x.ndim - n :]) for x, n in zip(self.before, self.dims, strict=True)
+        ]
+        pairs = zip(u.split(sizes, -1), self.before, strict=True)
+        return tuple(x.reshape(like.shape) for x, like in pairs)
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -118,13 +176,21 @@ class NonlinearSolved(Solved):
         count = len(self.rows)
         means = tuple(_flat(u, 0, sizes) for u in mean)
         given = means, self.root._change(flat), laws[:count], laws[count:]
-        if not self.low:
-            return NonlinearProblem(*given)
-        ends = [
-            joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
-            for end in (self.low, self.high)
-        ]
-        return Bounded(*given, low=ends[0], high=ends[1], slopes=self.slopes)
+        if self.low:
+            ends = [
+                joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
+                for end in (self.low, self.high)
+            ]
+            problem: NonlinearProblem = Bounded(
+                *given, low=ends[0], high=ends[1], slopes=self.slopes
+            )
+        else:
+            problem = NonlinearProblem(*given)
+        open_ = joined(
+            [_flat(at.expand(u.shape), 0, sizes) for at, u in zip(self.open, mean, strict=True)]
+        )
+        problem.variance = torch.where(open_, problem.variance / WIDER, problem.variance)
+        return problem
 
     @property
     def differentiable(self) -> bool:
@@ -156,20 +222,27 @@ class NonlinearSolved(Solved):
         return found
 
     @once
-    def _gaussian(self) -> tuple[tuple[Rows, ...], Chain | Shared, tuple[Tensor, ...]]:
+    def _gaussian(self) -> tuple[tuple[Rows, ...], Way, tuple[Tensor, ...]]:
         """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
-            known = [_held(each, self.mean) for each in (*self.rows, *self._near(self.mean))]
-            rows = (*known, *self._at_bounds(self.mean))
-            way = solve(rows, self.root)
-            return rows, way, tuple(way.run(self.before)[1])
+            near = (*self.rows, *self._near(self.mean))
+            laws = [each for each in near if not each.side]
+            limits = [_held(each, self.mean) for each in near if each.side]
+            limits += self._at_bounds(self.mean)
+            if self.is_measured:
+                way: Way = solve((*laws, *limits), self.root)
+            else:
+                left = stand_in(laws, self.asked).undetermined
+                limits = [loosened(each, left) for each in limits]
+                way = Eliminated((*laws, *limits), self.asked)
+            return (*laws, *limits), way, tuple(way.run(self.before)[1])
 
     @property
     def laws(self) -> tuple[Rows, ...]:  # type: ignore[override]
         return self._gaussian[0]
 
     @property
-    def way(self) -> Chain | Shared:  # type: ignore[override]
+    def way(self) -> Way:  # type: ignore[override]
         return self._gaussian[1]
 
     @property
@@ -179,22 +252,36 @@ class NonlinearSolved(Solved):
     @torch.no_grad()
     def draw(self, normals: Normals) -> Fields:
         """Draws of the prior, each moved to the laws; without gradients."""
+        start = self._at_open(self.mean, self.before)
         about = self.root.draw(normals)
-        mean = tuple(m + x for m, x in zip(self.before, about, strict=True))
+        mean = self._at_open(self.mean, tuple(map(torch.add, self.before, about)))
         rows = [law.row_shape([u.shape for u in self.before]) for law in self.stated]
         pairs = zip(self.stated, rows, strict=True)
         noise = [root_of(law.noise_variance).expand(n) * normals(*n) for law, n in pairs]
         some = max(1, AT_ONCE // max(1, sum(u.numel() for u in self.before)))
         found = [tuple(u[:0] for u in mean)]
-        plain = self._problem(self.before)
+        plain, open_ = self._problem(start), self._vector(self.open)
         known = self._problem(self.mean).mean, plain.mean, plain.value
-        for start in range(0, len(mean[0]), some):
-            y, add = ([x[start : start + some] for x in each] for each in (mean, noise))
+        for first in range(0, len(mean[0]), some):
+            y, add = ([x[first : first + some] for x in each] for each in (mean, noise))
             problem, near = self._problem(tuple(y), add), [x.repeat(len(y[0]), 1) for x in known]
-            names = Names("draw", y[0].shape[: y[0].ndim - self.dims[0]], start)
-            u = problem.fields(_in_chunks(problem, names, near))
+            names = Names("draw", y[0].shape[: y[0].ndim - self.dims[0]], first)
+            u = problem.fields(_stayed(problem, names, near, open_.repeat(len(y[0]), 1)))
             found.append(tuple(x.reshape(m.shape) for x, m in zip(u, y, strict=True)))
         return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+def _stayed(
+    problem: NonlinearProblem, names: "Names", near: Sequence[Tensor], open_: Tensor
+) -> Tensor:
+    """The most probable fields, (P, N), unmeasured points about where they stay."""
+
+    def solve(mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        problem.mean = mean
+        u = _in_chunks(problem, names, near)
+        return u, u, problem.variance
+
+    return until_they_stay(solve, problem.mean, open_)[0]
 
 
 def _held(rows: Rows, u: Fields) -> Rows:

@@ -20,6 +20,7 @@ from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import CONVERGED, EASY, EPS, ROUNDED, SETTLED, TINY, UNREACHED
 from ...support.values import span, unravelled
 from ..audit import check_met
+from ..recentred import GRADIENTS, WIDER, check_draws, learning, stand_in, until_they_stay
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
 from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
@@ -123,6 +124,9 @@ class Within:
         grain: float,
     ) -> None:
         """grain: of the numbers that bounds are rounded to."""
+        self.stands = stand_in(rows, root)
+        check_draws(self.stands.undetermined)
+        root = self.stands.root
         shapes = tuple(root.shapes)
         tied = [each.places(shapes) for each in rows]
         lead = min([root.lead, *tied, *sloping_axes(limits, shapes)])
@@ -134,6 +138,7 @@ class Within:
         self.rising = rows_that_rise([one.slopes for one in limits], own).to(prior[0].device)
         self.width = self._width()
         check_size(sum(self.layout.sizes), self.width)
+        self.open = self.layout.flat(self.stands.open)
         self._parts = self._of_all()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self._start(rows, slack)
@@ -209,7 +214,8 @@ class Within:
                 for r, x in zip(self.laws, stds, strict=True)
             ]
         normals = random_normals(n, generator, mean.device)
-        y = torch.cat([mean + layout.flat(self.root.draw(normals), 1), mean])
+        about = torch.where(self.open, 0.0, layout.flat(self.root.draw(normals), 1))
+        y = torch.cat([mean + about, mean])
         for rows, std in zip(self.laws, stds, strict=True):
             drawn = torch.cat([std * normals(*std.shape), torch.zeros_like(std)[None]])
             noise.append(layout.of_rows(rows, drawn, 1))
@@ -250,14 +256,25 @@ class Within:
     def _moved(self, problem: Programme, parts: Tensor) -> Tensor:  # (draws parts, N)
         """The nearest fields, to the last digit within the limits."""
         plain = problem.detached()
-        with torch.no_grad():
-            found = nearest(plain)
+        open_ = self.open[parts].repeat(len(problem.mean) // len(parts), 1)
+
+        def solve(mean: Tensor) -> tuple[Nearest, Tensor, Tensor]:
+            found = nearest(plain._replace(mean=mean))
             if not bool(found.solved.all()):
                 raise self._refused(plain, found, parts)
+            return found, found.u, plain.prior.rest / WIDER
+
+        with torch.no_grad():
+            found, last = until_they_stay(solve, plain.mean, open_)
             u = self._settled(plain, found, parts)
         if not problem.learns:
             return u
-        return nearest_with_gradient(problem, u, found.active, found.force)
+        mean = learning(problem.mean, last, open_)
+        for _ in range(GRADIENTS if bool(open_.any()) else 1):
+            own = problem._replace(mean=mean)
+            u = nearest_with_gradient(own, u, found.active, found.force)
+            mean = torch.where(open_, u, problem.mean)
+        return u
 
     def _settled(self, problem: Programme, found: Nearest, parts: Tensor) -> Tensor:
         """Points at their bounds, and the rounding taken off exact rows by the others."""
@@ -283,6 +300,10 @@ class Within:
             step = Given(prior, torch.where(held, torch.inf, 0.0)).at(torch.zeros_like(u), miss)[0]
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
         u = self._held(u, parts)
+        wide = self.open[parts].repeat(len(u) // len(parts), 1)
+        std = torch.where(wide, prior.variance / WIDER, prior.variance).sqrt()
+        spread = terms_of(prior, problem.mean.abs() + std)
+        off = (miss.abs() / torch.maximum(terms, spread).clamp_min(TINY)).amax(-1)
         if (worst := float(off.max())) > max(UNREACHED, self.grain):
             raise InfeasibleError(
                 f"the exact laws are off by {worst:.2g} of their terms within the inequalities. "
