@@ -44,7 +44,7 @@ def stand_in(rows: Sequence[Rows], root: Independent | Correlated) -> StandIn:
     with torch.no_grad():
         laws = tuple(each for each in rows if not each.side)
         if not laws:
-            return StandIn(widest(root), infinite, infinite)
+            return StandIn(widest(root, WIDER), infinite, infinite)
         way = Eliminated(laws, root)
         shapes = root.shapes
         wide = tuple((WIDER * v).expand(n) for v, n in zip(way.breadth, shapes, strict=True))

@@ -255,12 +255,12 @@ def _over(x: Tensor, by: Tensor) -> Tensor:
     return torch.where(by > 0, x / torch.where(by > 0, by, 1.0), 0.0)
 
 
-def widest(prior: Independent | Correlated) -> Independent | Correlated:
-    """A prior with its largest variance in place of infinite ones."""
+def widest(prior: Independent | Correlated, times: float = 1.0) -> Independent | Correlated:
+    """A prior with so many times its largest variance in place of infinite ones."""
     own = (prior.rest if isinstance(prior, Correlated) else prior) or prior
     known = [d.detach()[d < torch.inf] for d in own.variance]
     wide = max([float(d.max()) for d in known if d.numel()], default=0.0) or 1.0
-    return finite(prior, tuple(torch.full_like(d, wide) for d in own.variance))
+    return finite(prior, tuple(torch.full_like(d, times * wide) for d in own.variance))
 
 
 def finite(prior: Independent | Correlated, variance: Fields) -> Independent | Correlated:

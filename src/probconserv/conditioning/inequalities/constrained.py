@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...fields.covariances import Fields, Independent, shared_axes
-from ...fields.gaussian import Diagonal, Field
+from ...fields.gaussian import Diagonal, Field, check_measured
 from ...fields.mixture import Mixture
 from ...fields.state import State, covariance_of
 from ...laws.inequalities import Inequality, Limits, limits_of, sloping_axes
@@ -242,6 +242,8 @@ def _truncated(
     alone = len(laws) + len(before) == len(inequalities) == 1
     if not isinstance(prior, Diagonal) or not alone:
         raise InputError(NOT_TRUNCATED)
+    instead = "Leave out `truncated`, or give these points a finite variance."
+    check_measured(prior.parts, "field", "`truncated` bounds do not take", instead)
     rows = before[0] if before else laws[0].to(prior.device).on(("",), [prior.shape])
     one_sum = rows.map.is_disjoint and not rows.map.rows_of_place
     if not one_sum or not rows.map.dims:

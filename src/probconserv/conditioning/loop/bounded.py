@@ -99,7 +99,8 @@ class BoundedStep(DenseStep):
         most = torch.where(problem.side < 0, own, torch.inf)
         low = torch.cat([problem.low, rise, least], -1)
         high = torch.cat([problem.high, torch.full_like(rise, torch.inf), most], -1)
-        return in_units(prior, problem.mean, value, precision, low, high)[0]
+        found, _ = in_units(prior, problem.mean, value, precision, low, high)
+        return found.narrowed(problem.variance.sqrt())
 
     @property
     def nearest(self) -> Nearest:

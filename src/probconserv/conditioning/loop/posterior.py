@@ -181,14 +181,10 @@ class NonlinearSolved(Solved):
                 joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
                 for end in (self.low, self.high)
             ]
-            problem: NonlinearProblem = Bounded(
-                *given, low=ends[0], high=ends[1], slopes=self.slopes
-            )
-        else:
-            problem = NonlinearProblem(*given)
-        open_ = joined(
-            [_flat(at.expand(u.shape), 0, sizes) for at, u in zip(self.open, mean, strict=True)]
-        )
+            last = {"low": ends[0], "high": ends[1], "slopes": self.slopes}
+        problem = Bounded(*given, **last) if self.low else NonlinearProblem(*given)
+        each = zip(self.open, mean, strict=True)
+        open_ = joined([_flat(at.expand(u.shape), 0, sizes) for at, u in each])
         problem.variance = torch.where(open_, problem.variance / WIDER, problem.variance)
         return problem
 

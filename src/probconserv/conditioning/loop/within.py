@@ -257,16 +257,19 @@ class Within:
         """The nearest fields, to the last digit within the limits."""
         plain = problem.detached()
         open_ = self.open[parts].repeat(len(problem.mean) // len(parts), 1)
+        variance = problem.prior.variance.detach()
+        left = torch.where(open_, variance / WIDER, variance)
+        plain = plain.narrowed(left.sqrt())
 
         def solve(mean: Tensor) -> tuple[Nearest, Tensor, Tensor]:
             found = nearest(plain._replace(mean=mean))
             if not bool(found.solved.all()):
                 raise self._refused(plain, found, parts)
-            return found, found.u, plain.prior.rest / WIDER
+            return found, found.u, left
 
         with torch.no_grad():
             found, last = until_they_stay(solve, plain.mean, open_)
-            u = self._settled(plain, found, parts)
+            u = self._settled(plain, found, parts, left.sqrt())
         if not problem.learns:
             return u
         mean = learning(problem.mean, last, open_)
@@ -276,7 +279,7 @@ class Within:
             mean = torch.where(open_, u, problem.mean)
         return u
 
-    def _settled(self, problem: Programme, found: Nearest, parts: Tensor) -> Tensor:
+    def _settled(self, problem: Programme, found: Nearest, parts: Tensor, std: Tensor) -> Tensor:
         """Points at their bounds, and the rounding taken off exact rows by the others."""
         prior, points = problem.prior, problem.mean.shape[-1]
         active, low, high = (x[:, :points] for x in (found.active, problem.low, problem.high))
@@ -300,8 +303,6 @@ class Within:
             step = Given(prior, torch.where(held, torch.inf, 0.0)).at(torch.zeros_like(u), miss)[0]
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
         u = self._held(u, parts)
-        wide = self.open[parts].repeat(len(u) // len(parts), 1)
-        std = torch.where(wide, prior.variance / WIDER, prior.variance).sqrt()
         spread = terms_of(prior, problem.mean.abs() + std)
         off = (miss.abs() / torch.maximum(terms, spread).clamp_min(TINY)).amax(-1)
         if (worst := float(off.max())) > max(UNREACHED, self.grain):
