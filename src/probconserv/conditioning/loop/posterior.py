@@ -176,17 +176,18 @@ class NonlinearSolved(Solved):
         count = len(self.rows)
         means = tuple(_flat(u, 0, sizes) for u in mean)
         given = means, self.root._change(flat), laws[:count], laws[count:]
-        if self.low:
-            ends = [
-                joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
-                for end in (self.low, self.high)
-            ]
-            last = {"low": ends[0], "high": ends[1], "slopes": self.slopes}
-        problem = Bounded(*given, **last) if self.low else NonlinearProblem(*given)
+        problem = NonlinearProblem(*given) if not self.low else self._bounded(mean, sizes, given)
         each = zip(self.open, mean, strict=True)
         open_ = joined([_flat(at.expand(u.shape), 0, sizes) for at, u in each])
         problem.variance = torch.where(open_, problem.variance / WIDER, problem.variance)
         return problem
+
+    def _bounded(self, mean: Fields, sizes: Sequence[int], given: tuple[Any, ...]) -> Bounded:
+        ends = [
+            joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
+            for end in (self.low, self.high)
+        ]
+        return Bounded(*given, low=ends[0], high=ends[1], slopes=self.slopes)
 
     @property
     def differentiable(self) -> bool:

@@ -275,7 +275,7 @@ class Within:
         mean = learning(problem.mean, last, open_)
         for _ in range(GRADIENTS if bool(open_.any()) else 1):
             own = problem._replace(mean=mean)
-            u = nearest_with_gradient(own, u, found.active, found.force)
+            u = nearest_with_gradient(own, u.detach(), found.active, found.force)
             mean = torch.where(open_, u, problem.mean)
         return u
 
