@@ -24,6 +24,7 @@ from .unmeasured import Eliminated, finite, widest
 
 WIDER = 1e5  # times the variance that laws leave
 ROUNDS = 30
+UNSURE = 1e6  # standard deviations of a point over its size, or over what it had on the way
 GRADIENTS = 3  # rounds that gradients go through: they miss no more than a share of WIDER^-3
 Found = TypeVar("Found")
 
@@ -78,16 +79,21 @@ def until_they_stay(
     solve: from means to what it finds, the fields u, and the variances of unmeasured points that
     laws leave, (P or 1, N) each.
     """
+    least: Tensor | None = None
     for _ in range(ROUNDS):
         found, u, variance = solve(mean)
-        away = torch.where(open_, (u - mean).abs(), 0.0)
-        if bool((away <= STAYS * variance.sqrt()).all()):
+        away, std = torch.where(open_, (u - mean).abs(), 0.0), variance.sqrt()
+        least = std if least is None else torch.minimum(least, std)
+        if bool((open_ & (std > UNSURE * torch.maximum(u.abs(), least))).any()):
+            break
+        if bool((away <= STAYS * std).all()):
             return found, mean
         mean = torch.where(open_, u, mean)
     raise InfeasibleError(
-        f"points of infinite variance do not settle within {ROUNDS} rounds: they still move by "
-        f"{float(away.max()):.3g}. Laws may hardly determine them, or not at all, and let them "
-        "grow. Way out: a finite variance, or a mean near where they should be."
+        "points of infinite variance do not settle: they still move by "
+        f"{float(away.max()):.3g}, and are known to {float(std[open_.expand_as(std)].max()):.3g}. "
+        "Laws let them grow without end, or hardly determine them. Ways out: a finite variance, "
+        "bounds, or a mean near where they should be."
     )
 
 

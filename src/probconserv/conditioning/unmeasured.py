@@ -204,7 +204,7 @@ class Eliminated(Node):
         all, what the rows that read them have without them."""
         left, found = self._together(self.variance), self.all.matrix[..., self.places]
         (before,) = self.prior.variance
-        rows = (self.all.matrix.square() * before).sum(-1, keepdim=True)
+        rows = (self.all.matrix.square() * before[..., None, :]).sum(-1, keepdim=True)
         each = torch.where(found != 0, rows / found.square(), 0.0).amax(-2)
         own = left[..., self.places]
         own = torch.where((own > 0) & own.isfinite(), own, each)
