@@ -291,5 +291,5 @@ def test_what_does_not_go_with_unmeasured_points_says_so():
 
 def test_an_unmeasured_point_that_grows_without_end_is_an_error():
     law = pc.nonlinear(lambda u: u[0] * (1 + 1 / (1 + u[1] ** 2)), 1.0)
-    with pytest.raises(pc.errors.InfeasibleError, match="do not settle.* grow without end"):
+    with pytest.raises(pc.errors.InfeasibleError, match=r"do not settle.* grow without end"):
         pc.condition(pc.Diagonal([1.0, 2.0], [0.5, INF]), law)
