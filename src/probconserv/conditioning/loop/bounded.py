@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...laws.inequalities import Limits
 from ...support.errors import InputError
-from ...support.tolerances import EPS, GIVES, INSIDE, SETTLED, TINY
+from ...support.tolerances import EPS, GIVES, HOLDS, INSIDE, SETTLED, TINY
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
@@ -154,11 +154,16 @@ class BoundedStep(DenseStep):
         problem, known = self.problem, self.plain.value[:, : active.shape[-1]]
         return torch.where(active > 0, problem.low, torch.where(active < 0, problem.high, known))
 
-    def _held(self, there: Tensor | None = None) -> Given:
-        """The prior given the laws as they are and what is at a bound; there: more such points."""
-        problem, held = self.plain, self.nearest.active != 0
-        if there is not None:
-            held = torch.cat([there, held[:, there.shape[-1] :]], -1)
+    def terms(self) -> Tensor:
+        """Of rows with one side also what the programme lets pass, which `finished` takes off."""
+        plain = self.plain
+        asked = (plain.low.isfinite() | plain.high.isfinite())[:, self.count :]
+        passes = torch.where(asked, INSIDE / HOLDS * plain.unit[:, self.count :], 0.0)
+        return torch.maximum(super().terms(), passes)
+
+    def _held(self, more: Tensor | bool = False) -> Given:
+        """The prior given the laws as they are and what is at a bound; more: other such numbers."""
+        problem, held = self.plain, (self.nearest.active != 0) | more
         return Given(problem.prior, torch.where(held, torch.inf, problem.precision))
 
     def tangent(self, r: Tensor) -> Tensor:
@@ -180,15 +185,19 @@ class BoundedStep(DenseStep):
         side, u = self.nearest.active[:, :count], self.look.u
         at_end, end = (side != 0) | self.plain.precision[:, :count].isinf(), self._ends(side)
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
-        none = u.new_zeros(len(u), self.count)
+        none, terms = u.new_zeros(len(u), self.count), super().terms()
         for _ in range(SETTLING):
             u = torch.where(at_end, end, u)
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
-            misses = problem.look(u).misses * held
-            if bool((misses.abs() <= SETTLED * self.terms().clamp_min(TINY)).all()):
+            misses = problem.look(u).misses
+            held = held | (problem.missed(misses) > 0)
+            misses = misses * held
+            if bool((misses.abs() <= SETTLED * terms.clamp_min(TINY)).all()):
                 break
             wanted = torch.cat([none, -misses], -1)
-            given = self._held((u <= problem.low) | (u >= problem.high))
+            there = (u <= problem.low) | (u >= problem.high)
+            rising = torch.zeros_like(none[:, count:], dtype=torch.bool)
+            given = self._held(torch.cat([there, rising, held], -1))
             u = u + given.once(torch.zeros_like(u), wanted)[0]
         return problem.held(torch.where(problem.variance > 0, u, problem.mean))
 
