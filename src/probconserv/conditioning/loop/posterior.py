@@ -28,13 +28,14 @@ from ...support.tree import once
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, Solved, StatePosterior
 from ..recentred import GRADIENTS, WIDER, learning, loosened, stand_in, until_they_stay
-from ..unmeasured import Eliminated, Way
+from ..unmeasured import Eliminated, Way, finite
 from .bounded import Bounded
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from .linearised import MOST_DENSE, NonlinearProblem, joined
 from .within import rows_that_rise
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
+QUICK = 2  # rounds in which unmeasured points mostly settle
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
 
 
@@ -99,13 +100,15 @@ class NonlinearSolved(Solved):
         """The problem, and the most probable fields, (P, N)."""
         before, open_ = self._vector(self.before), self._vector(self.open)
         near: list[Tensor] | None = None
+        moves: list[Tensor] = []
 
         def solve(mean: Tensor) -> tuple[tuple[NonlinearProblem, Tensor], Tensor, Tensor]:
             nonlocal near
             means = self._apart(mean)
-            self.root = self._stand_in(means)
+            self.root = self._stand_in(means, moves[QUICK:])
             problem = self._problem(means)
             u = _in_chunks(problem, names, near)
+            moves.append((u - mean.detach()).square())
             near = [u, problem.mean, problem.value]
             return (problem, u), u, problem.variance
 
@@ -118,8 +121,12 @@ class NonlinearSolved(Solved):
             problem.mean = torch.where(open_, u, before)
         return problem, u
 
-    def _stand_in(self, u: Fields) -> Any:
-        """The covariance with finite variances, for laws as they are at u."""
+    def _stand_in(self, u: Fields, moves: Sequence[Tensor]) -> Any:
+        """The covariance with finite variances, for laws as they are at u.
+
+        moves: squares of what points moved by, where they need more rounds than most: those that
+        laws and bounds determine only together.
+        """
         if self.is_measured:
             return self.asked
         shapes = [x.shape for x in u]
@@ -133,7 +140,11 @@ class NonlinearSolved(Solved):
             )
         with torch.no_grad():
             near = [each for each in self._near(u) if bool(each.apply(u).isfinite().all())]
-        return stand_in((*self.rows, *near), self.asked).root
+        root = stand_in((*self.rows, *near), self.asked).root
+        for move in moves:
+            wide = self._apart(WIDER * move)
+            root = finite(self.asked, tuple(map(torch.maximum, root.variance, wide)))
+        return root
 
     def _at_open(self, u: Fields, others: Fields) -> Fields:
         """`u` at points of infinite variance, and `others` elsewhere."""
