@@ -13,7 +13,7 @@ from torch import Tensor
 from ...laws.inequalities import Limits
 from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY, UNREACHED
-from .given import Given, Prior, precision_of
+from .given import Given, Prior, precision_of, product
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
 from .nearest import nearest
@@ -139,14 +139,14 @@ class BoundedStep(DenseStep):
         found, start = in_units(prior, problem.mean, value, precision, low, high)
         near = INSIDE * prior.variances.sqrt() + CONVERGED * terms_of(prior, start.u)
         self.broken = (start.broken - near).amax(-1)
-        return found
+        return found.narrowed(problem.variance.sqrt())
 
     @property
     def nearest(self) -> Nearest:
         if self.found is None:
             problem = self.problem
             with torch.no_grad():
-                self.found = nearest(self.programme().detached(), problem.active)
+                self.found = nearest(self.plain, problem.active)
                 self.gave = ~self.found.solved
                 for noise in self._giving_way() if bool(self.gave.any()) else ():
                     wrong = (~self.found.solved).nonzero()[:, 0]
@@ -162,7 +162,7 @@ class BoundedStep(DenseStep):
         """Noise of laws that are not linear, where they leave no field as they are at u: of those
         that u breaks, then so much of all of them that they say nothing."""
         problem = self.problem
-        curved = torch.arange(problem.noise.shape[-1], device=self.rows.device)
+        curved = torch.arange(problem.noise.shape[-1], device=self.jacobian.device)
         curved = curved >= problem.linear_rows
         broken = curved & (problem.exact | (problem.missed(self.look.misses) > 0))
         first = torch.where(broken, GIVES * self.variance(), problem.noise)
@@ -206,7 +206,7 @@ class BoundedStep(DenseStep):
         force = self._force(given)
         change = given.prior.pushed(force) - a
         move = problem.times(change)
-        end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
+        end = self._ends(active[:, : len(move.T)])
         there = self.look.u + move
         noise = torch.where(problem.noise.isfinite(), problem.noise, 0.0)
         rows = -self.look.misses - self.along(move) - noise * force[:, self.count :]
@@ -224,10 +224,23 @@ class BoundedStep(DenseStep):
         return torch.cat([found.force[:, : self.count], own], -1)
 
     @cached_property
+    def plain(self) -> Programme:
+        """The programme without gradients."""
+        return self.programme().detached()
+
+    def _ends(self, active: Tensor) -> Tensor:  # (P, N)
+        """The bounds of points that are at one: active, or where rows leave nothing else."""
+        problem, known = self.problem, self.plain.value[:, : active.shape[-1]]
+        return torch.where(active > 0, problem.low, torch.where(active < 0, problem.high, known))
+
+    def _given(self, more: Tensor | bool = False) -> Given:
+        """The prior given the laws as they are and what is at a bound; more: other such numbers."""
+        problem, held = self.plain, (self.nearest.active != 0) | more
+        return Given(problem.prior, torch.where(held, torch.inf, problem.precision))
+
+    @cached_property
     def _held(self) -> Given:
-        """The prior given the laws as they are and what is at a bound."""
-        problem, active = self.programme().detached(), self.nearest.active != 0
-        return Given(problem.prior, torch.where(active, torch.inf, problem.precision))
+        return self._given()
 
     def tangent(self, r: Tensor) -> Tensor:
         given = self._held
@@ -247,22 +260,33 @@ class BoundedStep(DenseStep):
 
     @property
     def near(self) -> Tensor:
-        return INSIDE * self.variance().sqrt()
+        return INSIDE * self._spread
+
+    @property
+    def _spread(self) -> Tensor:  # (P, K)
+        """The standard deviation of each row, as laws leave points that nobody measured."""
+        most = product(self.jacobian.abs(), self.problem.variance.sqrt())
+        return torch.minimum(self.variance().sqrt(), most)
 
     def finished(self, parts: Tensor) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
-        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held
+        problem, count = self.problem, self.problem.mean.shape[-1]
         side, u = self.nearest.active[:, :count], self.look.u
+        at_end, end = (side != 0) | self.plain.precision[:, :count].isinf(), self._ends(side)
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
-        none = u.new_zeros(len(u), given.said.shape[-1] - self.jacobian.shape[1])
+        none, size = u.new_zeros(len(u), self.count), self.terms() + self._spread
         for more in range(SETTLING, -1, -1):
-            u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
+            u = torch.where(at_end, end, u)
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
-            misses = problem.look(u).misses * held
-            size = self.terms() + self.variance().sqrt()
+            misses = problem.look(u).misses
+            held = held | (problem.missed(misses) > 0)
+            misses = misses * held
             off = (misses.abs() / size.clamp_min(TINY))[parts]
             if more == 0 or not bool((off > SETTLED).any()):
                 break
+            there = (u <= problem.low) | (u >= problem.high)
+            rising = torch.zeros_like(none[:, count:], dtype=torch.bool)
+            given = self._given(torch.cat([there, rising, held], -1))
             u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
         if bool((off > UNREACHED).any()):
             raise InfeasibleError(OFF.format(worst=float(off.max())))
