@@ -14,6 +14,7 @@ from ...support.errors import ProbConservError
 from ..recentred import GRADIENTS, learning, until_they_stay
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from .kinks import across_kinks
+from .kinks import across_kinks, kinked_with_gradient
 from .linearised import NonlinearProblem
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
