@@ -23,8 +23,8 @@ from torch import Tensor
 
 from .clipped import Clipped
 
-FIRM = 2.0**66  # times the largest other weight of a line: the weight of a fixed point
-LIGHT = 1e-270  # times the largest weight: the least
+FIRM = 2.0**200  # times the largest other weight of a line: the weight of a fixed point
+LIGHT = 1e-230  # times the largest weight: the least
 
 
 @dataclass
