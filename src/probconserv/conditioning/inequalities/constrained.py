@@ -21,8 +21,10 @@ from ...laws.law import Law, Rows
 from ...solvers.shrinkage import shrunk
 from ...support import checks as check
 from ...support.errors import InputError
+from ...support.gradients import as_if, without
 from ..audit import check_met, warn_if_far
 from ..draws import FieldDraws, StateDraws, mean_of
+from ..loop.gradient import clipped_with_gradient
 from ..loop.within import Within
 from ..posterior import FieldPosterior
 from .linewise import Linewise
@@ -70,21 +72,31 @@ def constrained(
         check_met(rows, means, means, root, slack)
         drawn, lead = tuple(u.expand(n + 1, *u.shape) for u in means), 0
     else:
-        fast = not _learns(root, means, rows) and Linewise.suits(rows, shapes, limits)
-        kind: Any = Linewise if isinstance(root, Independent) and fast else Within
+        learns = _learns(root, means, rows, limits)
+        fast = isinstance(root, Independent) and Linewise.suits(rows, shapes, limits)
+        fast = fast and not (learns and (n or any(one.slopes for one in limits)))
+        kind: Any = Linewise if fast else Within
         way = kind(rows, means, root, limits, slack, grain)
-        drawn, lead, limits = way.draws(n, generator), way.lead, way.limits
+        drawn, lead = way.draws(n, generator), way.lead
+        if fast and learns:  # of the point alone
+            at = [u[-1] for u in drawn]
+            at = clipped_with_gradient(way.laws, way.mean, way.variance, limits, at)
+            drawn = tuple(u[None] for u in at)
+        limits = way.limits
     found = []
     for u, one, v, dtype in zip(drawn, limits, root.variance, dtypes, strict=True):
-        mean = torch.where(v == 0, u[-1], mean_of(u[:n])) if n else u[-1]
-        mean, draws, point = (x.to(dtype) for x in (one.holding(mean), u[:n], u[-1]))
+        mean = one.holding(torch.where(v == 0, u[-1], mean_of(u[:n]))) if n else u[-1]
+        mean, draws, point = (x.to(dtype) for x in (mean, u[:n], u[-1]))
         found.append(Found(draws, max(1, point.ndim - lead), point, mean))
     return found
 
 
-def _learns(root: Independent | Correlated, means: Fields, rows: Sequence[Rows]) -> bool:
-    """Whether the result has a gradient, which the fast way has not."""
+def _learns(
+    root: Independent | Correlated, means: Fields, rows: Sequence[Rows], limits: Sequence[Limits]
+) -> bool:
+    """Whether the result has a gradient, which the fast way has for points within bounds alone."""
     given = [*means, *(t for node in (root, *rows) for t in node._tensors())]
+    given += [end for one in limits for end in (one.low, one.high)]
     return torch.is_grad_enabled() and any(t.requires_grad for t in given)
 
 
@@ -95,7 +107,7 @@ class Truncated(FieldDraws):
     law, to 1e-2 for 10 and to 1e-1 for 5. So do variance and quantiles of rows of at least 50
     points; for shorter ones, where the closed form is too wide or too narrow by several percent,
     they are those of the draws. Draws are exact, and so is the law in each. `condition` makes it,
-    with `bounds(..., truncated=True)`.
+    with `bounds(..., truncated=True)`. Mean, point and the variance in closed form have a gradient.
 
     Attributes
     ----------
@@ -127,8 +139,8 @@ class Truncated(FieldDraws):
     ) -> None:
         self._law, self._low, self._high = law, limits.low.expand(shape), limits.high.expand(shape)
         self.event_dims, self.point = len(shape) - law.mean.ndim + 1, point.to(dtype)
-        self.draws = self._shaped(law.draw(n, generator)).to(dtype)
         self._mean = self._shaped(law.mean).to(dtype)
+        self.draws = self._drawn(n, generator)
 
     def _shaped(self, x: Tensor) -> Tensor:
         """(*more, *places, M) as the field, within the bounds."""
@@ -151,7 +163,9 @@ class Truncated(FieldDraws):
     def _quantiles(self, *shares: float) -> list[Tensor]:
         if not self._closed:
             return super()._quantiles(*shares)
-        return [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
+        with torch.no_grad():
+            found = [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
+        return [without(each, self._mean, NO_GRADIENT) for each in found]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """New draws, on a new axis 0.
@@ -168,7 +182,19 @@ class Truncated(FieldDraws):
         Tensor, shape (n, ..., T, M)
             Each obeys the law and the bounds.
         """
-        return self._shaped(self._law.draw(n, generator)).to(self.dtype)
+        return self._drawn(n, generator)
+
+    def _drawn(self, n: int, generator: torch.Generator | None) -> Tensor:
+        with torch.no_grad():
+            found = self._shaped(self._law.draw(n, generator)).to(self._mean.dtype)
+        return without(found, self._mean, NO_GRADIENT)
+
+
+NO_GRADIENT = (
+    "draws and intervals within `truncated` bounds have no gradient, nor has the variance of rows "
+    f"of fewer than {CLOSED} points. Use `mean`, `variance` of longer rows or `point`, or leave "
+    "`truncated` out."
+)
 
 
 def condition_within(
@@ -180,15 +206,21 @@ def condition_within(
     generator: torch.Generator | None,
 ) -> FieldDraws | StateDraws:
     """A field or a state, no mixture, given laws and inequalities; before: laid on it already."""
+    labels = tuple(rows.label for rows in before)
+    labels += tuple(law.label_on(prior.names) for law in laws)
+    labels += tuple(one.label for one in inequalities)
     if _any_truncated(inequalities):
-        return _truncated(prior, before, laws, inequalities, n, generator)
+        found_ = _truncated(prior, before, laws, inequalities, n, generator)
+        found_.laws = labels
+        return found_
     found = constrained(prior, before, laws, inequalities, n, generator)
     warn_if_far(None, tuple(each.point.double() for each in found), prior.parts)
     parts = tuple(FieldDraws._unchecked(*each) for each in found)
+    for part in parts:
+        part.laws = labels
     return StateDraws(prior.names, parts) if isinstance(prior, State) else parts[0]
 
 
-@torch.no_grad()
 def _truncated(
     prior: Field | State,
     before: tuple[Rows, ...],
@@ -255,7 +287,9 @@ def mixture_within(
     both = (draws, mean_of(draws.double())), (points, (share * points.double()).sum(0))
     mean, point = (limits.holding(_between(x, of)).to(draws.dtype) for of, x in both)
     dims = max(mixture.event_dims, each.dims)
-    return FieldDraws._unchecked(draws, dims, point, mean)
+    found = FieldDraws._unchecked(draws, dims, point, mean)
+    found.laws = (*(rows.label for rows in before), *(one.label for one in inequalities))
+    return found
 
 
 def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
@@ -264,7 +298,8 @@ def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
 
 def _between(mean: Tensor, of: Tensor) -> Tensor:
     """A mean, exact where all are equal."""
-    return mean.clamp(of.amin(0).double(), of.amax(0).double())
+    of = of.detach().double()
+    return as_if(mean.detach().clamp(of.amin(0), of.amax(0)), mean)
 
 
 def nearest_within(

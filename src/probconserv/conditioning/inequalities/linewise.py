@@ -20,7 +20,8 @@ from ...support.errors import InfeasibleError
 from ...support.tolerances import HOLDS, TINY
 from ...support.values import span, unravelled
 from ..audit import check_met
-from ..loop.within import WAYS, Layout, placed
+from ..loop.refused import WAYS
+from ..loop.within import Layout, placed
 from .clipped import Clipped
 from .isotonic import Rising
 
