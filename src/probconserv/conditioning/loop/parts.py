@@ -13,7 +13,6 @@ from ...support import checks as check
 from ...support.errors import ProbConservError
 from ..recentred import GRADIENTS, learning, until_they_stay
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
-from .kinks import across_kinks
 from .kinks import across_kinks, kinked_with_gradient
 from .linearised import NonlinearProblem
 
