@@ -376,6 +376,8 @@ def audit(post: Posterior) -> None:
     >>> import probconserv as pc
     >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.weighted_sum([1.0, 1.0], 2.0)))
     """
+    if isinstance(post, Draws):
+        raise InputError("`post` is known by draws: each was looked at when it was made.")
     if not isinstance(post, Posterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
     if isinstance(post, FieldPosterior) and len(post._solved.mean) > 1:

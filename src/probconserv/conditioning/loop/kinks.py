@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from ...support.tolerances import HALF_THE_DIGITS, HOLDS
-from .given import Given, Prior
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .linearised import DenseStep, NonlinearProblem
-from .programme import Programme, in_units, nearest
+from .nearest import nearest
+from .programme import Programme, in_units
 
 ROUNDS, MOST = 60, 1 << 26  # tangents at most, and numbers in those of all parts
 
@@ -132,14 +133,15 @@ def _programme(problem: NonlinearProblem, tangents: Tangents, side: Tensor | Non
     """The nearest field given the linear laws and tangents; side: of each row, where these are
     inequalities, 1 where the law must come down."""
     start, value = _start(problem), tangents.value
-    rows = torch.cat([*problem.matrix, tangents.rows.flatten(1, 2)], 1)
+    bent = tangents.rows.flatten(1, 2)
+    rows = torch.cat([problem.fixed.expand(len(bent), -1, -1), bent], 1)
     none = torch.zeros_like(problem.mean)
     rest = none[:1] if problem.rest is None else problem.rest
     prior = Prior(rest, problem.directions, rows)
     linear = problem.value[:, :start]
     target = torch.cat([none, linear, value], 1)
     known = torch.zeros_like(value) if side is not None else torch.full_like(value, torch.inf)
-    precision = torch.cat([none, 1 / problem.noise[:, :start], known], 1)
+    precision = torch.cat([none, precision_of(problem.noise[:, :start]), known], 1)
     if side is None:
         free = torch.full_like(target, torch.inf)
         return Programme(prior, problem.mean, target, precision, -free, free, free)

@@ -13,6 +13,7 @@ from ...fields.gaussian import Field, random_normals
 from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError
+from ...support.gradients import as_if
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, StatePosterior
 from .importance import Weighted, weighted
@@ -44,8 +45,21 @@ class KeptAsDraws:
 
     @property
     def laws(self) -> tuple[str, ...]:
-        """The names of the laws that hold."""
-        return tuple(law.label for law in self._solved.stated)
+        """The names of the laws and inequalities that hold."""
+        solved, side = self._solved, {0: "", 1: " at least", -1: " at most"}
+        bounded = any(bool(end.isfinite().any()) for end in (*solved.low, *solved.high))
+        names = ["bounds"] * bounded + ["monotone"] * any(solved.slopes)
+        return (*(law.label + side[law.side] for law in solved.stated), *names)
+
+    @property
+    def log_evidence(self) -> Tensor:
+        """log N(b; G mu, G Sigma G^T + sigma^2) with G as it is at the point."""
+        if self._solved.low:
+            raise DegenerateError(
+                "`log_evidence`: what inequalities leave has none in closed form. That of the "
+                "laws is `condition(prior, *laws).log_evidence`, without inequalities."
+            )
+        return super().log_evidence  # type: ignore[misc]
 
     @abstractmethod
     def from_draws(
@@ -115,7 +129,8 @@ class KeptAsDraws:
         generator : torch.Generator
             The source of the random numbers.
         """
-        self.from_draws(n, generator).save(path)
+        with torch.no_grad():
+            self.from_draws(n, generator).save(path)
 
 
 class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
@@ -142,6 +157,13 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
 
     _solved: NonlinearSolved
 
+    def _quantiles(self, *shares: float) -> list[Tensor]:
+        """Those of the Gaussian about the point, moved to the bounds."""
+        found, solved, own = super()._quantiles(*shares), self._solved, self._number
+        if not solved.low:
+            return found
+        return [x.double().clamp(solved.low[own], solved.high[own]).to(x.dtype) for x in found]
+
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> FieldDraws:
         """The field known by draws: mean, variance, intervals and scores are theirs.
 
@@ -167,9 +189,14 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
         """Draws in float64; where all are at a bound so is their mean, to the last digit."""
         mean, own = draws.mean(0), draws.to(self.dtype)
         if self._solved.low:
-            mean = mean.clamp(own.amin(0).double(), own.amax(0).double())
-        return FieldDraws._unchecked(own, self.event_dims, self.point, mean.to(self.dtype))
+            ends = own.detach().double()
+            mean = as_if(mean.detach().clamp(ends.amin(0), ends.amax(0)), mean)
+        mean = mean.to(self.dtype)
+        found = FieldDraws._unchecked(own, self.event_dims, self.point, mean)
+        found.laws = self.laws
+        return found
 
+    @torch.no_grad()
     def linearisation_error(
         self, n: int = 100, generator: torch.Generator | None = None
     ) -> LinearisationError:

@@ -78,6 +78,13 @@ class NonlinearSolved(Solved):
         ends = list(zip(limits, shapes, strict=bool(limits)))
         self.low = tuple(one.low.expand(shape) for one, shape in ends)
         self.high = tuple(one.high.expand(shape) for one, shape in ends)
+        self.back: tuple[tuple[Tensor, ...], ...] = ()  # low and high on the way back, if others
+        if any(one.straight_through for one in limits):
+            back = [(one.of_gradients, shape) for one, shape in ends]
+            self.back = (
+                tuple(one.low.expand(shape) for one, shape in back),
+                tuple(one.high.expand(shape) for one, shape in back),
+            )
         self.slopes = tuple(one.slopes for one in limits)
         lead = min(free_axes(rows, shapes), *tied)
         self.root = root.joined(lead)
@@ -125,9 +132,9 @@ class NonlinearSolved(Solved):
             return NonlinearProblem(*given)
         ends = [
             joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
-            for end in (self.low, self.high)
+            for end in (self.low, self.high, *self.back)
         ]
-        return Bounded(*given, low=ends[0], high=ends[1], slopes=self.slopes)
+        return Bounded(*given, low=ends[0], high=ends[1], slopes=self.slopes, back=tuple(ends[2:]))
 
     @property
     def differentiable(self) -> bool:

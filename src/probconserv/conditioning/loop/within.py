@@ -17,17 +17,18 @@ from ...fields.gaussian import random_normals
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
 from ...support.errors import InfeasibleError, InputError
-from ...support.tolerances import CONVERGED, EASY, EPS, ROUNDED, SETTLED, TINY, UNREACHED
-from ...support.values import span, unravelled
+from ...support.tolerances import CONVERGED, EPS, ROUNDED, SETTLED, TINY, UNREACHED
+from ...support.values import unravelled
 from ..audit import check_met
-from .given import Given, Prior
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
-from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
+from .nearest import nearest
+from .programme import Nearest, Programme, Start, in_units, terms_of
+from .refused import FIXED, OFF, out_of_reach, refusal
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
 MOST_ROWS, MOST = 2500, 1 << 27  # rows and directions of one part; times its points
 TRIES = 6  # at taking rounding off exact rows
-WAYS = "Ways out: correct the value, loosen `bounds` or `monotone`, or give the law `noise`."
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,10 @@ class Within:
         check_size(sum(self.layout.sizes), self.width)
         self._parts = self._of_all()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
+        self.back: tuple[Tensor, ...] = ()  # on the way back, where that is straight through bounds
+        if any(one.straight_through for one in limits):
+            left = [one.of_gradients for one in limits]
+            self.back = tuple(self._ends(left, name) for name in ("low", "high"))
         self._start(rows, slack)
 
     def _width(self) -> int:
@@ -175,10 +180,11 @@ class Within:
             broken = (start.broken - near).amax(-1)
             if bool((broken > 0).any()):
                 at = int(broken.argmax())
-                wrong = self._beyond(problem, at, parts) or InfeasibleError(
-                    "`bounds`, `monotone`: points without variance, or fixed by exact laws, break "
-                    f"an inequality by {float(start.broken[at].max()):.3g} and cannot be moved. "
-                    "Ways out: correct their values, give them variance, or give the laws `noise`."
+                part = int(parts[at % len(parts)])
+                ends, names = (self.low[part], self.high[part]), self._names(part)
+                wrong = InfeasibleError(
+                    out_of_reach(problem, at, ends, names)
+                    or FIXED.format(most=float(start.broken[at].max()))
                 )
         fields = self.layout.fields(u)
         if rows:
@@ -194,9 +200,16 @@ class Within:
         y, noise = self._drawn(n, generator)
         found = []
         for parts in self._chunks(n + 1):
-            some = [x[:, parts] for x in noise]
-            problem, _ = self._problem(parts, y[:, parts], some)
-            found.append(self._moved(problem, parts).unflatten(0, (n + 1, len(parts))))
+            given = parts, y[:, parts], [x[:, parts] for x in noise]
+            problem, _ = self._problem(*given)
+            at = self._nearest(problem, parts)
+            u = self._settled(problem.detached(), at, parts)
+            if problem.learns:
+                if self.back:
+                    problem, _ = self._problem(*given, ends=self.back)
+                    at = self._nearest(problem, parts)
+                u = nearest_with_gradient(problem, u, at.active, at.force)
+            found.append(u.unflatten(0, (n + 1, len(parts))))
         return self.layout.fields(torch.cat(found, 1) if found else y)
 
     def _drawn(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
@@ -222,9 +235,15 @@ class Within:
         yield from numbers.split(max(1, AT_ONCE // max(1, each))) if len(numbers) else ()
 
     def _problem(
-        self, parts: Tensor, y: Tensor, noise: Sequence[Tensor], exact_only: bool = False
+        self,
+        parts: Tensor,
+        y: Tensor,
+        noise: Sequence[Tensor],
+        exact_only: bool = False,
+        ends: tuple[Tensor, ...] = (),
     ) -> tuple[Programme, Start]:
-        """The programme of draws of some parts, of which there are draws times parts."""
+        """The programme of draws of some parts, of which there are draws times parts. ends: other
+        bounds."""
         layout, draws, mean = self.layout, len(y), y.flatten(0, 1)
 
         def each(t: Tensor) -> Tensor:  # (parts, ...) to (draws parts, ...), or one for all
@@ -237,28 +256,25 @@ class Within:
         values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
         for law, add in zip(self.laws, noise, strict=True):
             values.append((layout.of_rows(law, law.value)[parts] + add).flatten(0, 1))
-            precisions.append(each(1 / layout.of_rows(law, law.noise_variance)))
+            precisions.append(each(precision_of(layout.of_rows(law, law.noise_variance))))
         value, precision = torch.cat(values, -1), _beside(precisions)
         precision = torch.where(precision.isinf(), precision, 0.0) if exact_only else precision
         count = value.shape[-1] - before
         free = mean.new_full((1, count), torch.inf)
         rise = mean.new_zeros(1, len(self.rising))
-        low = _beside([each(self.low), rise, -free])
-        high = _beside([each(self.high), torch.full_like(rise, torch.inf), free])
+        least, most = ends or (self.low, self.high)
+        low = _beside([each(least), rise, -free])
+        high = _beside([each(most), torch.full_like(rise, torch.inf), free])
         return in_units(prior, mean, value, precision, low, high)
 
-    def _moved(self, problem: Programme, parts: Tensor) -> Tensor:  # (draws parts, N)
-        """The nearest fields, to the last digit within the limits."""
-        plain = problem.detached()
-        with torch.no_grad():
-            found = nearest(plain)
-            if not bool(found.solved.all()):
-                raise self._refused(plain, found, parts)
-            u = self._settled(plain, found, parts)
-        if not problem.learns:
-            return u
-        return nearest_with_gradient(problem, u, found.active, found.force)
+    def _nearest(self, problem: Programme, parts: Tensor) -> Nearest:
+        found = nearest(plain := problem.detached())
+        if not bool(found.solved.all()):
+            at = int((~found.solved).int().argmax())
+            raise InfeasibleError(self._refused(plain, found, at, parts))
+        return found
 
+    @torch.no_grad()
     def _settled(self, problem: Programme, found: Nearest, parts: Tensor) -> Tensor:
         """Points at their bounds, and the rounding taken off exact rows by the others."""
         prior, points = problem.prior, problem.mean.shape[-1]
@@ -284,10 +300,7 @@ class Within:
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
         u = self._held(u, parts)
         if (worst := float(off.max())) > max(UNREACHED, self.grain):
-            raise InfeasibleError(
-                f"the exact laws are off by {worst:.2g} of their terms within the inequalities. "
-                + WAYS
-            )
+            raise InfeasibleError(OFF.format(worst=worst))
         return u
 
     def _held(self, u: Tensor, parts: Tensor) -> Tensor:
@@ -305,53 +318,11 @@ class Within:
         assert len(found) == count
         return torch.cat(found, -1)
 
-    def _beyond(self, problem: Programme, at: int, parts: Tensor) -> InfeasibleError | None:
-        """An exact row of a part that no field within bounds meets, where that is plain."""
-        part, first = int(parts[at % len(parts)]), problem.mean.shape[-1] + len(self.rising)
-        g = problem.prior.rows[at if len(problem.prior.rows) > 1 else 0][len(self.rising) :]
-        low, high = (x[part] for x in (self.low, self.high))
-        exact = problem.precision[at if len(problem.precision) > 1 else 0, first:].isinf()
-        ends = [torch.where(g > 0, *pair) for pair in ((low, high), (high, low))]
-        terms = [torch.where(g == 0, 0.0, g * end) for end in ends]
-        for i in exact.nonzero()[:, 0].tolist():
-            value, (least, most) = (
-                float(problem.value[at, first + i]),
-                (float(t[i].sum()) for t in terms),
-            )
-            near = CONVERGED * (
-                abs(value) + max(float(t[i].abs().nan_to_num(posinf=0.0).sum()) for t in terms)
-            )
-            if not least - near <= value <= most + near:
-                return InfeasibleError(
-                    f"{self._names(part)[i]} is {value:.10g}, but within the inequalities it can "
-                    f"only be {span(least, most, digits=10)}. {WAYS}"
-                )
-        return None
-
-    def _refused(self, problem: Programme, found: Nearest, parts: Tensor) -> InfeasibleError:
+    def _refused(self, problem: Programme, found: Nearest, at: int, parts: Tensor) -> str:
         """Why a part did not get there."""
-        at = int((~found.solved).int().argmax())
-        if (plain := self._beyond(problem, at, parts)) is not None:
-            return plain
-        points, names = problem.mean.shape[-1], self._names(int(parts[at % len(parts)]))
-        pull = (found.force[at] * problem.prior.variances.sqrt()).abs()
-        pull = pull[..., : len(found.force[at])].reshape(-1, found.force.shape[-1])[0]
-        rows = pull[points + len(self.rising) :]
-        large = [i for i in rows.argsort(descending=True).tolist() if rows[i] > EASY * pull.max()]
-        said = ", ".join(names[i] for i in large[:4])
-        which = f" (those that pull most: {said})" if said else ""
-        distance = float(found.distance[at])
-        if distance > BEYOND:
-            return InfeasibleError(
-                f"no field obeys the exact laws and `bounds`, `monotone` together{which}: it would "
-                f"be more than {BEYOND:.0e} standard deviations away, or the directions of this "
-                f"field are too few. {WAYS}"
-            )
-        return InfeasibleError(
-            f"the nearest field within `bounds`, `monotone` was not found after "
-            f"{int(found.solves[at])} linear solves{which}; it is at least {distance:.3g} standard "
-            f"deviations away. {WAYS}"
-        )
+        part = int(parts[at % len(parts)])
+        ends = self.low[part], self.high[part]
+        return refusal(problem, found, at, ends, self._names(part))
 
     def _names(self, part: int) -> list[str]:
         """Of the rows of laws in one part."""
