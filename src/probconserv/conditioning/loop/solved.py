@@ -26,15 +26,12 @@ from ...support.tolerances import HOLDS
 from ...support.tree import once
 from ..posterior import Solved
 from .bounded import Bounded
-from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
-from .kinks import across_kinks, kinked_with_gradient
+from .gauss_newton import PART, Failure
 from .linearised import MOST_DENSE, NonlinearProblem, joined
+from .parts import AT_ONCE, gradients_of, in_chunks, places_of
 from .within import rows_that_rise
 
 Work = TypeVar("Work", bound=Callable[..., Any])
-SOON = 20  # steps, after which kinks are looked for
-STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
-AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
 SHARE, FEW = 10, 3  # at most one of so many draws is drawn again, and so often any solution
 
 
@@ -91,12 +88,12 @@ class NonlinearSolved(Solved):
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
         problem = self._problem(self.before)
-        found, kinked, failed = _in_chunks(problem)
+        found, kinked, failed = in_chunks(problem)
         if failed:
             raise _refused(failed, Names("solution", shapes[0][:lead]))
-        across = _across(problem, found, kinked)
+        across = places_of(problem, found, kinked)
         if torch.is_grad_enabled() and problem.learns:
-            found = _with_gradient(problem, found, kinked)
+            found = gradients_of(problem, found, kinked)
         self.places = tuple(
             tuple(u.reshape(s) for u, s in zip(problem.fields(place), shapes, strict=True))
             for place in across.unbind(1)
@@ -284,7 +281,7 @@ class NonlinearSolved(Solved):
         found, on, failed = [plain.mean[:0]], [left[:0] > 0], dict[int, Failure]()
         for problem, at in self._chunks(y, noise, left):
             start = [x[at % len(plain.mean)] for x in known]
-            u, kinked, wrong = _in_chunks(problem, start)
+            u, kinked, wrong = in_chunks(problem, start)
             found.append(u)
             on.append(kinked)
             failed |= {int(at[i]): each for i, each in wrong.items()}
@@ -297,7 +294,7 @@ class NonlinearSolved(Solved):
         if torch.is_grad_enabled() and self._problem(self.before).learns:
             every = torch.arange(len(found), device=found.device)
             chunks = self._chunks(y, noise, every)
-            each = [_with_gradient(p, found[at], kinked[at]) for p, at in chunks]
+            each = [gradients_of(p, found[at], kinked[at]) for p, at in chunks]
             found = torch.cat(each) if each else found
         return self._as_fields(found, y)
 
@@ -357,69 +354,6 @@ class Names:
         if self.noun == "solution":
             return f"solution {index[0] if len(index) == 1 else index or 0}"
         return f"{self.noun} {index[0]}" + f" of solution {index[1:]}" * (len(index) > 1)
-
-
-def _in_chunks(
-    problem: NonlinearProblem, start: Sequence[Tensor] | None = None
-) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
-    """The most probable fields, as many parts at a time as there is room for; which of them lie on
-    kinks of the laws, and which failed.
-
-    start: fields that obey the laws, with the mean and the values that they belong to.
-    """
-    size = problem.mean.shape[1] * (sum(problem.counts) if problem.is_dense else 1)
-    parts = torch.arange(len(problem.mean), device=problem.mean.device)
-    found, failed, on = [], dict[int, Failure](), torch.zeros_like(parts, dtype=torch.bool)
-    for each in parts.split(max(1, AT_ONCE // max(1, size))):
-        some = problem if len(each) == len(parts) else problem.some(each)
-        near = None if start is None else start[0][each]
-        u, wrong = most_probable(some, near, SOON)
-        if wrong:
-            at = torch.tensor(sorted(wrong), device=parts.device)
-            own = None if near is None else near[at]
-            u[at], on[each[at]], left = _with_patience(some.some(at), own)
-            wrong = {int(at[i]): failure for i, failure in left.items()}
-        for stages in STAGES:
-            if wrong and start is not None:
-                at = torch.tensor(sorted(wrong), device=parts.device)
-                near, mean, value = (x[each[at]] for x in start)
-                u[at], left = along_the_way(some.some(at), mean, value, near, stages)
-                wrong = {int(at[i]): failure for i, failure in left.items()}
-        failed |= {int(each[i]): failure for i, failure in wrong.items()}
-        found.append(u)
-    return torch.cat(found) if len(found) != 1 else found[0], on, failed
-
-
-def _with_patience(
-    problem: NonlinearProblem, near: Tensor | None
-) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
-    """As `_in_chunks`, of parts that take many steps, or that end on kinks."""
-    across = across_kinks(problem)
-    left = (~across.solved).nonzero()[:, 0]
-    if not len(left):
-        return across.u, across.solved, {}
-    u, wrong = most_probable(problem.some(left), near if near is None else near[left])
-    found = across.u.index_copy(0, left, u)
-    return found, across.solved, {int(left[i]): failure for i, failure in wrong.items()}
-
-
-def _across(problem: NonlinearProblem, u: Tensor, kinked: Tensor) -> Tensor:  # (P, C, N)
-    """Places of the other slopes that hold where a part is on kinks; its own u elsewhere."""
-    if not bool(kinked.any()):
-        return u[:, None][:, :0]
-    places = across_kinks(problem.some(kinked.nonzero()[:, 0])).places
-    found = u[:, None].repeat(1, places.shape[1], 1)
-    found[kinked] = places
-    return found
-
-
-def _with_gradient(problem: NonlinearProblem, u: Tensor, kinked: Tensor) -> Tensor:
-    if not bool(kinked.any()):
-        return with_gradient(problem, u)
-    smooth, on = ((kinked == each).nonzero()[:, 0] for each in (False, True))
-    some = problem.some(on)
-    found = u.index_copy(0, on, kinked_with_gradient(some, across_kinks(some)))
-    return found.index_copy(0, smooth, with_gradient(problem.some(smooth), u[smooth]))
 
 
 def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
