@@ -96,6 +96,8 @@ def gradient_of(problem: NonlinearProblem, u: Tensor, kinked: Tensor) -> Tensor:
     smooth, on = ((kinked == each).nonzero()[:, 0] for each in (False, True))
     some = problem.some(on)
     found = u.index_copy(0, on, kinked_with_gradient(some, across_kinks(some)))
+    if not len(smooth):
+        return found
     return found.index_copy(0, smooth, with_gradient(problem.some(smooth), u[smooth]))
 
 
@@ -121,10 +123,8 @@ def stayed(
         found = in_chunks(problem, start)
         return found, torch.where(found[0].isfinite(), found[0], mean), problem.variance
 
-    found: tuple[Tensor, Tensor, dict[int, Failure]] = until_they_stay(solve, problem.mean, open_)[
-        0
-    ]
-    return found
+    (u, kinked, wrong), _ = until_they_stay(solve, problem.mean, open_)
+    return u, kinked, wrong
 
 
 def learned(
