@@ -7,7 +7,7 @@ GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network 
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
-.PHONY: demo test test-seeds test-adapters check types style tests docs play fuzz bench clean
+.PHONY: demo test test-seeds test-adapters check types style tests docs play fuzz fuzz-loop bench clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 # Threads that spin while they wait take twice as long where the processor has other work.
@@ -58,6 +58,9 @@ docs: $(VENV)/ready  # the site, in build/site; no warning, and no network but f
 
 fuzz: $(VENV)/ready  # make fuzz N=100000: random problems against an oracle of 120 digits
 	$(RUN)/python tests/fuzzing.py $(or $(N),20000) --jobs 2
+
+fuzz-loop: $(VENV)/ready  # make fuzz-loop N=2000: random problems with inequalities, judged by duality
+	$(RUN)/python tests/fuzzing_loop.py $(or $(N),2000) --jobs 2
 
 bench: $(VENV)/ready
 	OMP_NUM_THREADS=2 $(RUN)/python benchmarks/step2.py

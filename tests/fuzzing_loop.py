@@ -8,6 +8,7 @@ non-negative least squares. A problem is rebuilt from its seed: --one SEED.
 
 import argparse
 import contextlib
+import functools
 import itertools
 import multiprocessing
 import sys
@@ -38,7 +39,7 @@ HOLDS = 1e-12  # of a row's terms: the same
 ACTIVE = 1e-9  # the same: an inequality that is so near is met
 STILL = 1e-5  # of |z|: what may be left to push a field along laws that are not linear
 NOTHING = 1e-9  # of 1: what is left of it where a set is empty
-FEW = 60  # points up to which these are compared to another method
+FEW = 30  # points up to which these are compared to another method
 EMPTY = 1e-6  # standard deviations that laws must be moved by, or there may be a field
 
 
@@ -56,7 +57,7 @@ class Problem:
     off: float = 0.0  # standard deviations: by how much the values of laws are wrong
     draws: int = 2  # 0 if laws are not linear or are limits
 
-    @property
+    @functools.cached_property
     def root(self):  # (points, z)
         prior = self.made.priors[0]
         values, vectors = np.linalg.eigh(prior.covariance)
@@ -636,7 +637,7 @@ def run(seeds, jobs=1):
     if jobs == 1:
         return [outcome(seed) for seed in seeds]
     with multiprocessing.get_context("spawn").Pool(jobs, torch.set_num_threads, (1,)) as pool:
-        return pool.map(outcome, seeds, chunksize=8)
+        return [*pool.imap_unordered(outcome, seeds, chunksize=4)]
 
 
 def table(outcomes):

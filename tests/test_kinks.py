@@ -111,3 +111,8 @@ def test_a_point_on_a_kink_has_no_weights():
     post = pc.condition(pc.Diagonal([0.1, 1.2], 1.0), pc.nonlinear(size, 0.5))
     with pytest.raises(pc.errors.InputError, match="`weighted`: the point lies on a kink"):
         post.weighted(10)
+
+
+def test_a_sum_of_sizes_that_cannot_be_is_refused():
+    with pytest.raises(pc.errors.InfeasibleError, match="did not get to the laws"):
+        pc.condition(pc.Diagonal([0.1, 1.2, -0.4], 1.0), pc.nonlinear(size, -1.0))

@@ -476,8 +476,6 @@ def test_times_that_no_row_ties_are_eliminated_by_themselves():
     [
         lambda f: pc.project(f, pc.weighted_sum([1.0, 1.0], 1.0)),
         lambda f: pc.inflate(f, pc.weighted_sum([1.0, 1.0], 1.0)),
-        lambda f: pc.condition(f, pc.bounds(low=0.0)),
-        lambda f: pc.condition(f, pc.nonlinear(lambda u: (u**2).sum(-1), 1.0)),
         lambda f: pc.evaluate(f, [[1.0, 1.0]]),
         lambda f: pc.diagnostics.front_position(f, [0.0, 1.0]),
         lambda f: pc.Mixture(f),

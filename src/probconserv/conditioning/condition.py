@@ -216,7 +216,6 @@ def _condition_curved(
     inequalities: tuple[Inequality, ...] = (),
 ) -> NonlinearPosterior | NonlinearStatePosterior:
     """Laws that are not linear, known before and new, beside the rows of linear ones."""
-    check_measured(prior.parts, "field", LINEAR_LAWS, GIVE_ONE)
     means = tuple(each.mean.double() for each in prior.parts)
     if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
         raise InputError(
@@ -302,12 +301,9 @@ def _condition_within(
         mixture = _condition_mixture(field, laws) if laws else field
         return mixture_within(mixture, inequalities, int(draws), generator)
     prior, rows, _ = _given(field)
-    check_measured(prior.parts, "field", LINEAR_LAWS, GIVE_ONE)
     return condition_within(prior, rows, laws, inequalities, int(draws), generator)
 
 
-LINEAR_LAWS = "only linear laws can work with, not inequalities nor laws that are not linear"
-GIVE_ONE = "Give these points a finite variance."
 AGAIN = (
     "`field` was conditioned within inequalities, with laws that are not linear or without draws. "
     "Condition the field before on all laws and inequalities at once."

@@ -55,7 +55,7 @@ class Eliminated(Node):
         if isinstance(prior, Correlated):
             lead = min(lead, prior.lead)
             prior = prior.joined(lead)
-        self.root = _finite(prior)
+        self.root = widest(prior)
         self.tails = tuple(tuple(shape[lead:]) for shape in prior.shapes)
         laws = tuple(rows.over(prior.shapes, lead) for rows in laws)
         natural = [rows.row_shape(prior.shapes) for rows in laws]
@@ -198,6 +198,20 @@ class Eliminated(Node):
             found.append(torch.where(left <= FIXED * whole, 0.0, left))
         return torch.cat(found, -1)
 
+    @property
+    def breadth(self) -> Fields:
+        """How wide unmeasured points are, as variances: what is left of them; where nothing is, or
+        all, what the rows that read them have without them."""
+        left, found = self._together(self.variance), self.all.matrix[..., self.places]
+        (before,) = self.prior.variance
+        rows = (self.all.matrix.square() * before[..., None, :]).sum(-1, keepdim=True)
+        each = torch.where(found != 0, rows / found.square(), 0.0).amax(-2)
+        own = left[..., self.places]
+        own = torch.where((own > 0) & own.isfinite(), own, each)
+        own = torch.where(own > 0, own, before.amax(-1, keepdim=True))
+        own = torch.where(own > 0, own, 1.0)
+        return self._apart(left.index_copy(-1, self.places, own))
+
     def draw(self, normals: Normals) -> Fields:
         """Draws about 0 of what is left, and nothing at points that are not determined."""
         (x,) = self.inner.draw(normals)
@@ -241,15 +255,21 @@ def _over(x: Tensor, by: Tensor) -> Tensor:
     return torch.where(by > 0, x / torch.where(by > 0, by, 1.0), 0.0)
 
 
-def _finite(prior: Independent | Correlated) -> Independent | Correlated:
-    """A prior with another number in place of infinite variances."""
+def widest(prior: Independent | Correlated, times: float = 1.0) -> Independent | Correlated:
+    """A prior with so many times its largest variance in place of infinite ones."""
+    own = (prior.rest if isinstance(prior, Correlated) else prior) or prior
+    known = [d.detach()[d < torch.inf] for d in own.variance]
+    wide = max([float(d.max()) for d in known if d.numel()], default=0.0) or 1.0
+    return finite(prior, tuple(torch.full_like(d, times * wide) for d in own.variance))
+
+
+def finite(prior: Independent | Correlated, variance: Fields) -> Independent | Correlated:
+    """A prior with other variances in place of infinite ones."""
     if isinstance(prior, Correlated):
         assert prior.rest is not None
-        rest = _finite(prior.rest)
-        return prior._with(rest=rest)
-    known = [d.detach()[d < torch.inf] for d in prior.variance]
-    wide = max([float(d.max()) for d in known if d.numel()], default=0.0) or 1.0
-    return Independent(tuple(torch.where(d == torch.inf, wide, d) for d in prior.variance))
+        return prior._with(rest=finite(prior.rest, variance))
+    pairs = zip(prior.variance, variance, strict=True)
+    return Independent(tuple(torch.where(d == torch.inf, x, d) for d, x in pairs))
 
 
 def eliminated(laws: tuple[Rows, ...], prior: Independent | Correlated, slack: float) -> Eliminated:

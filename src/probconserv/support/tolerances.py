@@ -117,6 +117,9 @@ GIVES = 1e-4
 """Of its variance: noise of an exact row as it is at a point, where no field within inequalities
 obeys it; the next step looks again."""
 
+STAYS = 1e-7
+"""Standard deviations that laws leave: points of infinite variance that move by less stay."""
+
 FINISHED = 1e-6
 """Of the squared distance: an interior point whose gap is less is finished by an active set."""
 

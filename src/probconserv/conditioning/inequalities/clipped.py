@@ -17,6 +17,7 @@ from torch import Tensor
 from ...support.rowwise import root_of_falling, sums_by_label
 from ...support.tolerances import HOLDS, ROUNDED
 
+FARTHEST = 40  # times that a step is four times the last one
 POLISH = 2  # times that rounding is taken off
 AGAIN = 8  # tries at rows whose rounding shows; each takes off most of what the last one left
 
@@ -89,7 +90,7 @@ class Clipped:
             slope = self.total(self.move, self.weights) + self.noise
             size = self.target.abs() + self.total(self.y.abs(), self.weights.abs())
             self._reach = torch.where(slope > 0, size / slope, 0.0)
-        return mu + off.sign() * 4.0**number * self._reach
+        return mu + off.sign() * 4.0 ** min(number, FARTHEST) * self._reach
 
     def taken(self, index: Tensor) -> Self:
         """Some of the k n systems of rows, as (len(index), 1)."""

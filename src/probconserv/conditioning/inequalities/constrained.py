@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ...fields.covariances import Correlated, Fields, Independent
-from ...fields.gaussian import Diagonal, Field
+from ...fields.gaussian import Diagonal, Field, check_measured
 from ...fields.mixture import Mixture
 from ...fields.state import State, covariance_of
 from ...laws.inequalities import Inequality, Limits, limits_of
@@ -73,7 +73,8 @@ def constrained(
         drawn, lead = tuple(u.expand(n + 1, *u.shape) for u in means), 0
     else:
         learns = _learns(root, means, rows, limits)
-        fast = isinstance(root, Independent) and Linewise.suits(rows, shapes, limits)
+        measured = isinstance(root, Independent) and not any(field.infinite for field in fields)
+        fast = measured and Linewise.suits(rows, shapes, limits)
         fast = fast and not (learns and (n or any(one.slopes for one in limits)))
         kind: Any = Linewise if fast else Within
         way = kind(rows, means, root, limits, slack, grain)
@@ -233,6 +234,8 @@ def _truncated(
     alone = len(laws) + len(before) == len(inequalities) == 1
     if not isinstance(prior, Diagonal) or not alone:
         raise InputError(NOT_TRUNCATED)
+    instead = "Leave out `truncated`, or give these points a finite variance."
+    check_measured(prior.parts, "field", "`truncated` bounds do not take", instead)
     rows = before[0] if before else laws[0].to(prior.device).on(("",), [prior.shape])
     one_sum = rows.map.is_disjoint and not rows.map.rows_of_place
     if not one_sum or not rows.map.dims:

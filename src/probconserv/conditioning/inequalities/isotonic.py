@@ -23,8 +23,8 @@ from torch import Tensor
 
 from .clipped import Clipped
 
-FIRM = 2.0**66  # times the largest other weight of a line: the weight of a fixed point
-LIGHT = 1e-270  # times the largest weight: the least
+FIRM = 2.0**200  # times the largest other weight of a line: the weight of a fixed point
+LIGHT = 1e-230  # times the largest weight: the least
 
 
 @dataclass
@@ -57,7 +57,9 @@ class Rising(Clipped):
         total, mean, fall = (
             np.add.reduceat(x, starts) for x in (self._weight, self._weight * v.ravel(), self._move)
         )
-        fall[total > 0.5] = 0.0  # a fixed point holds its block
+        if (firm := total > 0.5).any():  # fixed points alone say where their block is
+            only = np.add.reduceat(np.where(self._weight == 1, v.ravel(), 0.0), starts)
+            mean[firm], fall[firm] = only[firm], 0.0
         sizes = np.diff(starts, append=v.size)
         self._v, self.fall = (
             torch.from_numpy(np.repeat(x / total, sizes)).view_as(self.y) for x in (mean, fall)

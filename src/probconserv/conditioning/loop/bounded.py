@@ -13,7 +13,7 @@ from torch import Tensor
 from ...laws.inequalities import Limits
 from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY, UNREACHED
-from .given import Given, Prior, precision_of
+from .given import Given, Prior, precision_of, product
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
 from .nearest import nearest
@@ -113,8 +113,11 @@ class BoundedStep(DenseStep):
         self.found, self.gave = other.found, other.gave
         return self
 
-    def programme(self, noise: Tensor | None = None, count: int | None = None) -> Programme:
-        """noise: of laws, if not their own. count: of rows that are asked, if not all."""
+    def programme(
+        self, noise: Tensor | None = None, count: int | None = None, limits: Tensor | None = None
+    ) -> Programme:
+        """noise: of laws, if not their own. count: of rows that are asked, if not all. limits: rows
+        that are asked for as such, (P, K), if not all of them."""
         problem, wide = self.problem, len(self.jacobian)
         rising = problem.rising.expand(wide, -1, -1)
         rest = problem.rest
@@ -128,6 +131,7 @@ class BoundedStep(DenseStep):
         value = torch.cat([own.new_zeros(wide, before), own], -1)
         precision = torch.cat([noise.new_zeros(wide, before), precision_of(noise)], -1)
         rise, side = noise.new_zeros(wide, len(problem.rising)), problem.side[:count]
+        side = side if limits is None else side * limits
         least = torch.where(side > 0, own, -torch.inf)
         most = torch.where(side < 0, own, torch.inf)
         low = torch.cat([problem.low, rise, least], -1)
@@ -135,23 +139,34 @@ class BoundedStep(DenseStep):
         found, start = in_units(prior, problem.mean, value, precision, low, high)
         near = INSIDE * prior.variances.sqrt() + CONVERGED * terms_of(prior, start.u)
         self.broken = (start.broken - near).amax(-1)
-        return found
+        return found.narrowed(problem.variance.sqrt())
 
     @property
     def nearest(self) -> Nearest:
         if self.found is None:
-            problem, noise = self.problem, self.problem.noise
+            problem = self.problem
             with torch.no_grad():
-                self.found = nearest(self.programme().detached(), problem.active)
+                self.found = nearest(self.plain, problem.active)
                 self.gave = ~self.found.solved
-                wrong = self.gave.nonzero()[:, 0]
-                if len(wrong):
-                    noise = torch.where(noise == 0, GIVES * self.variance(), noise)
-                    more = nearest(self.programme(noise).detached().some(wrong))
-                    for whole, some in zip(self.found, more, strict=True):
-                        whole[wrong] = some
+                for noise in self._giving_way() if bool(self.gave.any()) else ():
+                    wrong = (~self.found.solved).nonzero()[:, 0]
+                    some = self.programme(noise, limits=noise == problem.noise)
+                    for whole, part in zip(
+                        self.found, nearest(some.detached().some(wrong)), strict=True
+                    ):
+                        whole[wrong] = part
                 problem.active = self.found.active
         return self.found
+
+    def _giving_way(self) -> tuple[Tensor, Tensor]:
+        """Noise of laws that are not linear, where they leave no field as they are at u: of those
+        that u breaks, then so much of all of them that they say nothing."""
+        problem = self.problem
+        curved = torch.arange(problem.noise.shape[-1], device=self.jacobian.device)
+        curved = curved >= problem.linear_rows
+        broken = curved & (problem.exact | (problem.missed(self.look.misses) > 0))
+        first = torch.where(broken, GIVES * self.variance(), problem.noise)
+        return first, torch.where(curved, torch.finfo(first.dtype).max, first)
 
     def refused(self) -> dict[int, str]:
         """Why parts have no field that obeys the linear laws and the inequalities."""
@@ -191,7 +206,7 @@ class BoundedStep(DenseStep):
         force = self._force(given)
         change = given.prior.pushed(force) - a
         move = problem.times(change)
-        end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
+        end = self._ends(active[:, : len(move.T)])
         there = self.look.u + move
         noise = torch.where(problem.noise.isfinite(), problem.noise, 0.0)
         rows = -self.look.misses - self.along(move) - noise * force[:, self.count :]
@@ -209,10 +224,23 @@ class BoundedStep(DenseStep):
         return torch.cat([found.force[:, : self.count], own], -1)
 
     @cached_property
+    def plain(self) -> Programme:
+        """The programme without gradients."""
+        return self.programme().detached()
+
+    def _ends(self, active: Tensor) -> Tensor:  # (P, N)
+        """The bounds of points that are at one: active, or where rows leave nothing else."""
+        problem, known = self.problem, self.plain.value[:, : active.shape[-1]]
+        return torch.where(active > 0, problem.low, torch.where(active < 0, problem.high, known))
+
+    def _given(self, more: Tensor | bool = False) -> Given:
+        """The prior given the laws as they are and what is at a bound; more: other such numbers."""
+        problem, held = self.plain, (self.nearest.active != 0) | more
+        return Given(problem.prior, torch.where(held, torch.inf, problem.precision))
+
+    @cached_property
     def _held(self) -> Given:
-        """The prior given the laws as they are and what is at a bound."""
-        problem, active = self.programme().detached(), self.nearest.active != 0
-        return Given(problem.prior, torch.where(active, torch.inf, problem.precision))
+        return self._given()
 
     def tangent(self, r: Tensor) -> Tensor:
         given = self._held
@@ -232,22 +260,33 @@ class BoundedStep(DenseStep):
 
     @property
     def near(self) -> Tensor:
-        return INSIDE * self.variance().sqrt()
+        return INSIDE * self._spread
+
+    @property
+    def _spread(self) -> Tensor:  # (P, K)
+        """The standard deviation of each row, as laws leave points that nobody measured."""
+        most = product(self.jacobian.abs(), self.problem.variance.sqrt())
+        return torch.minimum(self.variance().sqrt(), most)
 
     def finished(self, parts: Tensor) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
-        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held
+        problem, count = self.problem, self.problem.mean.shape[-1]
         side, u = self.nearest.active[:, :count], self.look.u
+        at_end, end = (side != 0) | self.plain.precision[:, :count].isinf(), self._ends(side)
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
-        none = u.new_zeros(len(u), given.said.shape[-1] - self.jacobian.shape[1])
+        none, size = u.new_zeros(len(u), self.count), self.terms() + self._spread
         for more in range(SETTLING, -1, -1):
-            u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
+            u = torch.where(at_end, end, u)
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
-            misses = problem.look(u).misses * held
-            size = self.terms() + self.variance().sqrt()
+            misses = problem.look(u).misses
+            held = held | (problem.missed(misses) > 0)
+            misses = misses * held
             off = (misses.abs() / size.clamp_min(TINY))[parts]
             if more == 0 or not bool((off > SETTLED).any()):
                 break
+            there = (u <= problem.low) | (u >= problem.high)
+            rising = torch.zeros_like(none[:, count:], dtype=torch.bool)
+            given = self._given(torch.cat([there, rising, held], -1))
             u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
         if bool((off > UNREACHED).any()):
             raise InfeasibleError(OFF.format(worst=float(off.max())))

@@ -22,7 +22,7 @@ from .linearised import DenseStep, NonlinearProblem
 from .nearest import nearest
 from .programme import Programme, in_units
 
-ROUNDS = 60  # tangents at most
+ROUNDS, MOST = 60, 1 << 26  # tangents at most, and numbers in those of all parts
 
 
 class Across(NamedTuple):
@@ -57,8 +57,10 @@ class Tangents(NamedTuple):
 
     def are_below(self, side: Tensor, near: Tensor) -> Tensor:  # (P,)
         """Whether the law lies above each tangent at each of the other places."""
-        apart = self.places[:, :, None] - self.places[:, None]  # (P, i, j, N)
-        rise = (self.rows[:, None] @ apart[..., None])[..., 0]
+        parts, count, rows = self.misses.shape
+        there = self.rows.flatten(1, 2) @ self.places.mT  # each J_j u_i
+        there = there.reshape(parts, count, rows, count).permute(0, 3, 1, 2)  # (P, i, j, K)
+        rise = there - there.diagonal(dim1=1, dim2=2).mT[:, None]
         above = self.misses[:, :, None] - self.misses[:, None] - rise
         return (side[:, None, None] * above >= -near[:, None, None]).flatten(1).all(-1)
 
@@ -82,10 +84,11 @@ def across_kinks(given: NonlinearProblem) -> Across:
         nearby = nearest(_programme(problem, tangents, side))
         step = DenseStep(problem, problem.look(nearby.u))
         near, misses = HOLDS * step.terms(), step.look.misses
-        bad = (side * misses[:, start:] < -near[:, start:]).any(-1) | ~step.is_finite()
+        bad = (side * misses[:, start:] < -near[:, start:]).any(-1)
+        bad = bad | ~step.is_finite() | ~nearby.solved
         new = (problem.missed(misses) <= near).all(-1) & ~bad & ~solved
         found, solved = torch.where(new[:, None], nearby.u, found), solved | new
-        if bool((solved | bad).all()):
+        if bool((solved | bad).all()) or tangents.rows.numel() > MOST:
             break
     force = nearby.force[:, u.shape[-1] + start :].reshape(tangents.misses.shape)
     multiplier = torch.nn.functional.pad(force.sum(1), (start, 0))

@@ -54,6 +54,12 @@ class Programme(NamedTuple):
         given = prior.rest, prior.directions, prior.rows, *rest
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
 
+    def narrowed(self, std: Tensor) -> "Programme":
+        """With tolerances for points that are no wider than `std`, (P or 1, N)."""
+        most = terms_of(self.prior, std.expand(len(self.mean), -1))
+        unit = torch.where(most > 0, torch.minimum(self.unit, most), self.unit)
+        return self._replace(unit=unit)
+
     def held(self, active: Tensor) -> tuple[Tensor, Tensor]:
         """The field with active numbers at their bound, and forces; active: 1 low, -1 high."""
         w = torch.where(active != 0, torch.inf, self.precision)

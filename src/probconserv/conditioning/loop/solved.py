@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -17,24 +16,22 @@ from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
 from ...laws.maps import Map, Matrix, Sum
 from ...laws.nonlinear import Curved
-from ...solvers.engine import Chain, free_axes, solve
-from ...solvers.shared import Shared
+from ...solvers.engine import free_axes, solve
 from ...solvers.shrinkage import shrinks, shrunk
-from ...support import checks as check
-from ...support.errors import ProbConservError, warn_implausible
+from ...support.errors import InputError, warn_implausible
 from ...support.tolerances import HOLDS
 from ...support.tree import once
 from ..posterior import Solved
+from ..recentred import WIDER, loosened, stand_in, until_they_stay
+from ..unmeasured import Eliminated, Way, finite
 from .bounded import Bounded
-from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
-from .kinks import across_kinks, kinked_with_gradient
+from .gauss_newton import Failure
 from .linearised import MOST_DENSE, NonlinearProblem, joined
+from .parts import AT_ONCE, Names, in_chunks, learned, places_across, refused, stayed
 from .within import rows_that_rise
 
 Work = TypeVar("Work", bound=Callable[..., Any])
-SOON = 20  # steps, after which kinks are looked for
-STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
-AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
+QUICK = 2  # rounds in which unmeasured points mostly settle
 SHARE, FEW = 10, 3  # at most one of so many draws is drawn again, and so often any solution
 
 
@@ -87,22 +84,86 @@ class NonlinearSolved(Solved):
             )
         self.slopes = tuple(one.slopes for one in limits)
         lead = min(free_axes(rows, shapes), *tied)
-        self.root = root.joined(lead)
+        self.asked = root.joined(lead)  # of which variances may be infinite
+        self.root: Any = self.asked
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
-        problem = self._problem(self.before)
-        found, kinked, failed = _in_chunks(problem)
-        if failed:
-            raise _refused(failed, Names("solution", shapes[0][:lead]))
-        across = _across(problem, found, kinked)
-        if torch.is_grad_enabled() and problem.learns:
-            found = _with_gradient(problem, found, kinked)
+        self.open = tuple(v == torch.inf for v in self.asked.variance)
+        self.is_measured = not any(bool(at.any()) for at in self.open)
+        problem, found, kinked = self._found(Names("solution", shapes[0][:lead]))
+        across = places_across(problem, found.detach(), kinked)
         self.places = tuple(
             tuple(u.reshape(s) for u, s in zip(problem.fields(place), shapes, strict=True))
             for place in across.unbind(1)
         )  # where the laws have more slopes that hold at the point
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.mean = tuple(u.reshape(s) for u, s in pairs)
+
+    def _found(self, names: Names) -> tuple[NonlinearProblem, Tensor, Tensor]:
+        """The problem, the most probable fields, (P, N), and which of them lie on kinks."""
+        before, open_ = self._vector(self.before), self._vector(self.open)
+        near: list[Tensor] | None = None
+        moves: list[Tensor] = []
+
+        def solve(mean: Tensor) -> tuple[tuple[NonlinearProblem, Tensor, Tensor], Tensor, Tensor]:
+            nonlocal near
+            means = self._apart(mean)
+            self.root = self._stand_in(means, moves[QUICK:])
+            problem = self._problem(means)
+            u, kinked, failed = in_chunks(problem, near)
+            if failed:
+                raise refused(failed, names)
+            moves.append((u - mean.detach()).square())
+            near = [u, problem.mean, problem.value]
+            return (problem, u, kinked), u, problem.variance
+
+        (problem, u, kinked), last = until_they_stay(solve, before, open_)
+        if not (torch.is_grad_enabled() and problem.learns):
+            return problem, u, kinked
+        problem.mean = before
+        return problem, learned(problem, u, kinked, last, open_), kinked
+
+    def _stand_in(self, u: Fields, moves: Sequence[Tensor]) -> Any:
+        """The covariance with finite variances, for laws as they are at u.
+
+        moves: squares of what points moved by, where they need more rounds than most: those that
+        laws and bounds determine only together.
+        """
+        if self.is_measured:
+            return self.asked
+        shapes = [x.shape for x in u]
+        lead = len(shapes[0]) - self.dims[0]
+        count = sum(math.prod(law.row_shape(shapes)[lead:]) for law in self.stated)
+        if count > MOST_DENSE:
+            raise InputError(
+                f"`laws`: these have {count} rows in a part. Beside points of infinite variance "
+                f"laws that are not linear, and points without draws, take up to {MOST_DENSE}. "
+                "Ways out: laws at each time by itself, or a finite variance."
+            )
+        with torch.no_grad():
+            near = [each for each in self._near(u) if bool(each.apply(u).isfinite().all())]
+        root = stand_in((*self.rows, *near), self.asked).root
+        for move in moves:
+            wide = self._apart(WIDER * move)
+            root = finite(self.asked, tuple(map(torch.maximum, root.variance, wide)))
+        return root
+
+    def _at_open(self, u: Fields, others: Fields) -> Fields:
+        """`u` at points of infinite variance, and `others` elsewhere."""
+        each = zip(self.open, u, others, strict=True)
+        return tuple(torch.where(at, x, y) for at, x, y in each)
+
+    def _vector(self, fields: Fields) -> Tensor:  # (P, N)
+        sizes = self.before[0].shape[: self.before[0].ndim - self.dims[0]]
+        return joined([_flat(u, 0, sizes) for u in fields])
+
+    def _apart(self, u: Tensor) -> Fields:
+        """The inverse."""
+        return self._as_fields(u, self.before)
+
+    @property
+    def lead(self) -> int:
+        return self.before[0].ndim - self.dims[0]
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -128,8 +189,14 @@ class NonlinearSolved(Solved):
         count = len(self.rows)
         means = tuple(_flat(u, 0, sizes) for u in mean)
         given = means, self.root._change(flat), laws[:count], laws[count:]
-        if not self.low:
-            return NonlinearProblem(*given)
+        problem = self._bounded(mean, sizes, given) if self.low else NonlinearProblem(*given)
+        if not self.is_measured:
+            each = zip(self.open, mean, strict=True)
+            open_ = joined([_flat(at.expand(u.shape), 0, sizes) for at, u in each])
+            problem.variance = torch.where(open_, problem.variance / WIDER, problem.variance)
+        return problem
+
+    def _bounded(self, mean: Fields, sizes: Sequence[int], given: tuple[Any, ...]) -> Bounded:
         ends = [
             joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
             for end in (self.low, self.high, *self.back)
@@ -166,22 +233,28 @@ class NonlinearSolved(Solved):
         return found
 
     @once
-    def _gaussian(self) -> tuple[tuple[Rows, ...], Chain | Shared, tuple[Tensor, ...]]:
+    def _gaussian(self) -> tuple[tuple[Rows, ...], Way, tuple[Tensor, ...]]:
         """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
             slopes = [each for u in self.places for each in self._near(u)]
             near = (*self.rows, *self._near(self.mean), *slopes)
-            known = [_held(each, self.mean) for each in near]
-            rows = (*known, *self._at_bounds(self.mean))
-            way = solve(rows, self.root)
-            return rows, way, tuple(way.run(self.before)[1])
+            laws = [each for each in near if not each.side]
+            limits = [_held(each, self.mean) for each in near if each.side]
+            limits += self._at_bounds(self.mean)
+            if self.is_measured:
+                way: Way = solve((*laws, *limits), self.root)
+            else:
+                left = stand_in(laws, self.asked).undetermined
+                limits = [loosened(each, left) for each in limits]
+                way = Eliminated((*laws, *limits), self.asked)
+            return (*laws, *limits), way, tuple(way.run(self.before)[1])
 
     @property
     def laws(self) -> tuple[Rows, ...]:  # type: ignore[override]
         return self._gaussian[0]
 
     @property
-    def way(self) -> Chain | Shared:  # type: ignore[override]
+    def way(self) -> Way:  # type: ignore[override]
         return self._gaussian[1]
 
     @property
@@ -206,7 +279,7 @@ class NonlinearSolved(Solved):
             again.view(-1)[left.cpu()] += 1
             if failed:
                 if _too_many(again):
-                    raise _refused(failed, names)
+                    raise refused(failed, names)
                 y, noise = self._replaced(y, noise, left, names, normals, failed)
         count = int((again > 0).sum())
         if count:
@@ -225,10 +298,10 @@ class NonlinearSolved(Solved):
         every = torch.arange(math.prod(names.sizes), device=y[0].device)
         found, kinked, failed = self._moved(y, noise, every)
         if failed:
-            raise _refused(failed, names)
+            raise refused(failed, names)
         return self._with_gradients(y, noise, found, kinked)
 
-    def _names(self, noun: str, y: Fields) -> "Names":
+    def _names(self, noun: str, y: Fields) -> Names:
         return Names(noun, y[0].shape[: y[0].ndim - self.dims[0]])
 
     @property
@@ -244,7 +317,7 @@ class NonlinearSolved(Solved):
     def _unmoved(self, normals: Normals) -> tuple[Fields, list[Tensor]]:
         """Draws of the prior, and of the noise of each law."""
         about = self.root.draw(normals)
-        mean = tuple(m + x for m, x in zip(self.before, about, strict=True))
+        mean = self._at_open(self.mean, tuple(map(torch.add, self.before, about)))
         return mean, [root_of(v).expand(n) * normals(*n) for n, v in self._rows_of()]
 
     def _replaced(
@@ -252,7 +325,7 @@ class NonlinearSolved(Solved):
         y: Fields,
         noise: list[Tensor],
         left: Tensor,
-        names: "Names",
+        names: Names,
         normals: Normals,
         failed: dict[int, Failure],
     ) -> tuple[Fields, list[Tensor]]:
@@ -260,7 +333,7 @@ class NonlinearSolved(Solved):
         try:
             fresh = self._unmoved(normals)
         except IndexError:  # the numbers were given, and are used up
-            raise _refused(failed, names) from None
+            raise refused(failed, names) from None
         parts = torch.zeros(math.prod(names.sizes), dtype=torch.bool, device=left.device)
         parts[left] = True
         parts = parts.reshape(names.sizes)
@@ -279,12 +352,12 @@ class NonlinearSolved(Solved):
     ) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
         """Draws moved to the laws, those parts that `left` numbers; which of them are on kinks, and
         which got not there."""
-        plain = self._problem(self.before)
+        plain, open_ = self._problem(self._at_open(self.mean, self.before)), self._vector(self.open)
         known = self._problem(self.mean).mean, plain.mean, plain.value
         found, on, failed = [plain.mean[:0]], [left[:0] > 0], dict[int, Failure]()
         for problem, at in self._chunks(y, noise, left):
             start = [x[at % len(plain.mean)] for x in known]
-            u, kinked, wrong = _in_chunks(problem, start)
+            u, kinked, wrong = stayed(problem, start, open_[at % len(open_)])
             found.append(u)
             on.append(kinked)
             failed |= {int(at[i]): each for i, each in wrong.items()}
@@ -297,7 +370,11 @@ class NonlinearSolved(Solved):
         if torch.is_grad_enabled() and self._problem(self.before).learns:
             every = torch.arange(len(found), device=found.device)
             chunks = self._chunks(y, noise, every)
-            each = [_with_gradient(p, found[at], kinked[at]) for p, at in chunks]
+            open_ = self._vector(self.open)
+            each = [
+                learned(p, found[at], kinked[at], found[at], open_[at % len(open_)])
+                for p, at in chunks
+            ]
             found = torch.cat(each) if each else found
         return self._as_fields(found, y)
 
@@ -335,103 +412,12 @@ def _too_many(again: Tensor) -> bool:
 
 
 def _held(rows: Rows, u: Fields) -> Rows:
-    """Rows of a law; of rows with one side those that are at it."""
-    if not rows.side:
-        return rows
+    """Of rows with one side those that are at it."""
     terms = rows.entrywise(1).apply(tuple(x.abs() for x in u)) + rows.value.abs()
     at = (rows.residual(u).abs() <= HOLDS * terms).double()
     present = at if rows.present is None else at * rows.present
     value = (rows.value * at).detach()
     return Rows(rows.label, rows.maps, value, torch.zeros_like(value), present, True)
-
-
-@dataclass(frozen=True)
-class Names:
-    """What errors call the parts of a problem."""
-
-    noun: str
-    sizes: Sequence[int]  # of the axes that number parts; of draws the first is that of draws
-
-    def __call__(self, part: int) -> str:
-        index = check.unravelled(part, self.sizes)
-        if self.noun == "solution":
-            return f"solution {index[0] if len(index) == 1 else index or 0}"
-        return f"{self.noun} {index[0]}" + f" of solution {index[1:]}" * (len(index) > 1)
-
-
-def _in_chunks(
-    problem: NonlinearProblem, start: Sequence[Tensor] | None = None
-) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
-    """The most probable fields, as many parts at a time as there is room for; which of them lie on
-    kinks of the laws, and which failed.
-
-    start: fields that obey the laws, with the mean and the values that they belong to.
-    """
-    size = problem.mean.shape[1] * (sum(problem.counts) if problem.is_dense else 1)
-    parts = torch.arange(len(problem.mean), device=problem.mean.device)
-    found, failed, on = [], dict[int, Failure](), torch.zeros_like(parts, dtype=torch.bool)
-    for each in parts.split(max(1, AT_ONCE // max(1, size))):
-        some = problem if len(each) == len(parts) else problem.some(each)
-        near = None if start is None else start[0][each]
-        u, wrong = most_probable(some, near, SOON)
-        if wrong:
-            at = torch.tensor(sorted(wrong), device=parts.device)
-            own = None if near is None else near[at]
-            u[at], on[each[at]], left = _with_patience(some.some(at), own)
-            wrong = {int(at[i]): failure for i, failure in left.items()}
-        for stages in STAGES:
-            if wrong and start is not None:
-                at = torch.tensor(sorted(wrong), device=parts.device)
-                near, mean, value = (x[each[at]] for x in start)
-                u[at], left = along_the_way(some.some(at), mean, value, near, stages)
-                wrong = {int(at[i]): failure for i, failure in left.items()}
-        failed |= {int(each[i]): failure for i, failure in wrong.items()}
-        found.append(u)
-    return torch.cat(found) if len(found) != 1 else found[0], on, failed
-
-
-def _with_patience(
-    problem: NonlinearProblem, near: Tensor | None
-) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
-    """As `_in_chunks`, of parts that take many steps, or that end on kinks."""
-    across = across_kinks(problem)
-    left = (~across.solved).nonzero()[:, 0]
-    if not len(left):
-        return across.u, across.solved, {}
-    u, wrong = most_probable(problem.some(left), near if near is None else near[left])
-    found = across.u.index_copy(0, left, u)
-    return found, across.solved, {int(left[i]): failure for i, failure in wrong.items()}
-
-
-def _across(problem: NonlinearProblem, u: Tensor, kinked: Tensor) -> Tensor:  # (P, C, N)
-    """Places of the other slopes that hold where a part is on kinks; its own u elsewhere."""
-    if not bool(kinked.any()):
-        return u[:, None][:, :0]
-    places = across_kinks(problem.some(kinked.nonzero()[:, 0])).places
-    found = u[:, None].repeat(1, places.shape[1], 1)
-    found[kinked] = places
-    return found
-
-
-def _with_gradient(problem: NonlinearProblem, u: Tensor, kinked: Tensor) -> Tensor:
-    if not bool(kinked.any()):
-        return with_gradient(problem, u)
-    smooth, on = ((kinked == each).nonzero()[:, 0] for each in (False, True))
-    some = problem.some(on)
-    found = u.index_copy(0, on, kinked_with_gradient(some, across_kinks(some)))
-    return found.index_copy(0, smooth, with_gradient(problem.some(smooth), u[smooth]))
-
-
-def _refused(failed: dict[int, Failure], names: Names) -> ProbConservError:
-    kind, text = failed[first := min(failed)]
-    said = text.replace(PART, names(first))
-    others = len(failed) - 1
-    if others:
-        count = math.prod(names.sizes)
-        said += f" {others} other{'s' * (others > 1)} of {count} did not get there either."
-    if names.noun == "draw":
-        said += " `point`, `variance` and `interval` need no draws."
-    return kind(said)
 
 
 def _flat(t: Tensor, before: int, sizes: Sequence[int]) -> Tensor:

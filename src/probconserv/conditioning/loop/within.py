@@ -20,6 +20,7 @@ from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import CONVERGED, EPS, ROUNDED, SETTLED, TINY, UNREACHED
 from ...support.values import unravelled
 from ..audit import check_met
+from ..recentred import GRADIENTS, WIDER, check_draws, learning, stand_in, until_they_stay
 from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .nearest import nearest
@@ -124,6 +125,9 @@ class Within:
         grain: float,
     ) -> None:
         """grain: of the numbers that bounds are rounded to."""
+        self.stands = stand_in(rows, root)
+        check_draws(self.stands.undetermined)
+        root = self.stands.root
         shapes = tuple(root.shapes)
         tied = [each.places(shapes) for each in rows]
         lead = min([root.lead, *tied, *sloping_axes(limits, shapes)])
@@ -135,6 +139,7 @@ class Within:
         self.rising = rows_that_rise([one.slopes for one in limits], own).to(prior[0].device)
         self.width = self._width()
         check_size(sum(self.layout.sizes), self.width)
+        self.open = self.layout.flat(self.stands.open)
         self._parts = self._of_all()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self.back: tuple[Tensor, ...] = ()  # on the way back, where that is straight through bounds
@@ -202,13 +207,13 @@ class Within:
         for parts in self._chunks(n + 1):
             given = parts, y[:, parts], [x[:, parts] for x in noise]
             problem, _ = self._problem(*given)
-            at = self._nearest(problem, parts)
-            u = self._settled(problem.detached(), at, parts)
+            at, last, std = self._nearest(problem, parts)
+            u = self._settled(problem.detached(), at, parts, std)
             if problem.learns:
                 if self.back:
                     problem, _ = self._problem(*given, ends=self.back)
-                    at = self._nearest(problem, parts)
-                u = nearest_with_gradient(problem, u, at.active, at.force)
+                    at, last, _ = self._nearest(problem, parts)
+                u = self._with_gradient(problem, u, at, last, parts)
             found.append(u.unflatten(0, (n + 1, len(parts))))
         return self.layout.fields(torch.cat(found, 1) if found else y)
 
@@ -222,7 +227,8 @@ class Within:
                 for r, x in zip(self.laws, stds, strict=True)
             ]
         normals = random_normals(n, generator, mean.device)
-        y = torch.cat([mean + layout.flat(self.root.draw(normals), 1), mean])
+        about = torch.where(self.open, 0.0, layout.flat(self.root.draw(normals), 1))
+        y = torch.cat([mean + about, mean])
         for rows, std in zip(self.laws, stds, strict=True):
             drawn = torch.cat([std * normals(*std.shape), torch.zeros_like(std)[None]])
             noise.append(layout.of_rows(rows, drawn, 1))
@@ -267,15 +273,41 @@ class Within:
         high = _beside([each(most), torch.full_like(rise, torch.inf), free])
         return in_units(prior, mean, value, precision, low, high)
 
-    def _nearest(self, problem: Programme, parts: Tensor) -> Nearest:
-        found = nearest(plain := problem.detached())
-        if not bool(found.solved.all()):
-            at = int((~found.solved).int().argmax())
-            raise InfeasibleError(self._refused(plain, found, at, parts))
-        return found
+    @torch.no_grad()
+    def _nearest(self, problem: Programme, parts: Tensor) -> tuple[Nearest, Tensor, Tensor]:
+        """The nearest fields, the means about which unmeasured points stay, and standard
+        deviations as laws leave them."""
+        open_, variance = self._open(problem, parts), problem.prior.variance
+        left = torch.where(open_, variance / WIDER, variance)
+        plain = problem.detached().narrowed(left.sqrt())
+
+        def solve(mean: Tensor) -> tuple[Nearest, Tensor, Tensor]:
+            found = nearest(plain._replace(mean=mean))
+            if not bool(found.solved.all()):
+                at = int((~found.solved).int().argmax())
+                raise InfeasibleError(self._refused(plain, found, at, parts))
+            return found, found.u, left
+
+        found, last = until_they_stay(solve, plain.mean, open_)
+        return found, last, left.sqrt()
+
+    def _open(self, problem: Programme, parts: Tensor) -> Tensor:
+        """Where nobody measured, in draws of some parts."""
+        return self.open[parts].repeat(len(problem.mean) // len(parts), 1)
+
+    def _with_gradient(
+        self, problem: Programme, u: Tensor, at: Nearest, last: Tensor, parts: Tensor
+    ) -> Tensor:
+        open_ = self._open(problem, parts)
+        mean = learning(problem.mean, last, open_)
+        for _ in range(GRADIENTS if bool(open_.any()) else 1):
+            own = problem._replace(mean=mean)
+            u = nearest_with_gradient(own, u.detach(), at.active, at.force)
+            mean = torch.where(open_, u, problem.mean)
+        return u
 
     @torch.no_grad()
-    def _settled(self, problem: Programme, found: Nearest, parts: Tensor) -> Tensor:
+    def _settled(self, problem: Programme, found: Nearest, parts: Tensor, std: Tensor) -> Tensor:
         """Points at their bounds, and the rounding taken off exact rows by the others."""
         prior, points = problem.prior, problem.mean.shape[-1]
         active, low, high = (x[:, :points] for x in (found.active, problem.low, problem.high))
@@ -299,6 +331,8 @@ class Within:
             step = Given(prior, torch.where(held, torch.inf, 0.0)).at(torch.zeros_like(u), miss)[0]
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
         u = self._held(u, parts)
+        spread = terms_of(prior, problem.mean.abs() + std)
+        off = (miss.abs() / torch.maximum(terms, spread).clamp_min(TINY)).amax(-1)
         if (worst := float(off.max())) > max(UNREACHED, self.grain):
             raise InfeasibleError(OFF.format(worst=worst))
         return u
