@@ -14,9 +14,10 @@ from ...support.errors import InputError
 from ...support.tolerances import EPS, GIVES, INSIDE, SETTLED, TINY
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
+from .layout import check_size, pairs_that_rise, rows_that_rise
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
 from .programme import Nearest, Programme, in_units, nearest
-from .within import rows_that_rise
+from .reading import Full
 
 SETTLING = 4  # times that rounding is taken off
 
@@ -36,7 +37,9 @@ class Bounded(NonlinearProblem):
                 f"{MOST_DENSE}. Way out: laws at each time by itself."
             )
         self.low, self.high, self.slopes = low, high, slopes
-        self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
+        pairs, points = pairs_that_rise(slopes, self.shapes), low.shape[-1]
+        check_size(points, len(pairs))
+        self.rising = rows_that_rise(pairs, points).to_dense().to(low.device)  # (K, N)
 
     def held(self, u: Tensor) -> Tensor:
         """u, which obeys up to rounding, exactly within the inequalities."""
@@ -84,7 +87,7 @@ class BoundedStep(DenseStep):
         rising = problem.rising.expand(wide, -1, -1)
         rest = problem.rest
         rest = problem.mean.new_zeros(1, problem.mean.shape[-1]) if rest is None else rest
-        prior = Prior(rest, problem.directions, torch.cat([rising, self.rows], 1))
+        prior = Prior(rest, problem.directions, Full(torch.cat([rising, self.rows], 1)))
         before = problem.mean.shape[-1] + len(problem.rising)
         value = self.along(self.look.u) - self.look.misses
         value = torch.cat([value.new_zeros(wide, before), value], -1)

@@ -30,8 +30,8 @@ from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, Solved, StatePosterior
 from .bounded import Bounded
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
+from .layout import pairs_that_rise, rows_that_rise
 from .linearised import MOST_DENSE, NonlinearProblem, joined
-from .within import rows_that_rise
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
@@ -145,7 +145,7 @@ class NonlinearSolved(Solved):
             maps: list[tuple[str, Map, Tensor, Tensor | None]] = []
             maps.append(("bounds", Sum(there, 0), there * x.detach(), None))
             if self.slopes[i]:
-                rising = Matrix(rows_that_rise(self.slopes[i : i + 1], [own]).to(x.device), own)
+                rising = Matrix(_rising(self.slopes[i : i + 1], own).to(x.device), own)
                 size = rising.entrywise(1).apply(x.abs() + self.root.variance[i].sqrt())
                 tied = rising.apply(x).abs() <= HOLDS * size
                 level = tied.double()
@@ -195,6 +195,11 @@ class NonlinearSolved(Solved):
             u = problem.fields(_in_chunks(problem, names, near))
             found.append(tuple(x.reshape(m.shape) for x, m in zip(u, y, strict=True)))
         return tuple(torch.cat(each) for each in zip(*found, strict=True))
+
+
+def _rising(slopes: Sequence[Any], shape: Sequence[int]) -> Tensor:
+    pairs = pairs_that_rise(slopes, [shape])
+    return rows_that_rise(pairs, math.prod(shape)).to_dense()
 
 
 def _held(rows: Rows, u: Fields) -> Rows:

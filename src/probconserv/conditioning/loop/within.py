@@ -6,7 +6,6 @@ point is the mean, moved in the same way.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,98 +15,18 @@ from ...fields.covariances import Correlated, Fields, Independent
 from ...fields.gaussian import random_normals
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
-from ...support.errors import InfeasibleError, InputError
+from ...support.errors import InfeasibleError
 from ...support.tolerances import CONVERGED, EASY, EPS, ROUNDED, SETTLED, TINY, UNREACHED
 from ...support.values import span, unravelled
 from ..audit import check_met
 from .given import Given, Prior
 from .gradient import nearest_with_gradient
+from .layout import Layout, pairs_that_rise, reading_of
 from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
-MOST_ROWS, MOST = 2500, 1 << 27  # rows and directions of one part; times its points
 TRIES = 6  # at taking rounding off exact rows
 WAYS = "Ways out: correct the value, loosen `bounds` or `monotone`, or give the law `noise`."
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Fields as vectors: for each part the points of all fields side by side."""
-
-    shapes: tuple[torch.Size, ...]
-    lead: int  # how many first axes number the parts
-
-    @property
-    def sizes(self) -> list[int]:
-        return [math.prod(shape[self.lead :]) for shape in self.shapes]
-
-    @property
-    def parts(self) -> int:
-        return math.prod(self.shapes[0][: self.lead])
-
-    def flat(self, fields: Fields, more: int = 0) -> Tensor:  # (*more, *shape) to (*more, parts, N)
-        triples = zip(fields, self.shapes, self.sizes, strict=True)
-        each = [
-            x.expand((*x.shape[:more], *shape)).reshape(*x.shape[:more], self.parts, n)
-            for x, shape, n in triples
-        ]
-        return torch.cat(each, -1)
-
-    def fields(self, flat: Tensor) -> Fields:  # (*more, parts, N)
-        pairs = zip(flat.split(self.sizes, -1), self.shapes, strict=True)
-        return tuple(x.reshape(*flat.shape[:-2], *shape) for x, shape in pairs)
-
-    def matrix(self, rows: Rows) -> Tensor:  # (parts, K, N)
-        """The rows of a law."""
-        shape = rows.row_shape(self.shapes)
-        count = math.prod(shape[self.lead :])
-        eye = torch.eye(count, dtype=torch.float64, device=rows.value.device)
-        wide = eye.reshape(count, *[1] * self.lead, *shape[self.lead :]).expand((count, *shape))
-        found = [
-            eye.new_zeros(()).expand((count, *n)) if x is None else x
-            for x, n in zip(rows.adjoint(wide), self.shapes, strict=True)
-        ]
-        return self.flat(tuple(found), 1).movedim(0, 1)
-
-    def of_rows(self, rows: Rows, x: Tensor, more: int = 0) -> Tensor:  # to (*more, parts, K)
-        shape = rows.row_shape(self.shapes)
-        count = math.prod(shape[self.lead :])
-        return x.expand((*x.shape[:more], *shape)).reshape(*x.shape[:more], self.parts, count)
-
-
-def rows_that_rise(
-    slopes: Sequence[Sequence[tuple[int, int]]], shapes: Sequence[Sequence[int]]
-) -> Tensor:  # (K, N)
-    """Differences of neighbours that must not be negative, of the points of a part.
-
-    slopes: of each field, (axis, sign). shapes: of each field in one part.
-    """
-    each = [(shape, axis) for own, shape in zip(slopes, shapes, strict=True) for axis, _ in own]
-    count = sum(math.prod(shape) // shape[axis] * (shape[axis] - 1) for shape, axis in each)
-    check_size(sum(map(math.prod, shapes)), count)
-    pairs, start = [torch.zeros(0, 2, dtype=torch.int64)], 0
-    for own, shape in zip(slopes, shapes, strict=True):
-        numbers = start + torch.arange(math.prod(shape)).reshape(shape)
-        for axis, sign in own:
-            last = numbers.shape[axis] - 1
-            ends = numbers.narrow(axis, 0, last), numbers.narrow(axis, 1, last)
-            pairs.append(torch.stack([x.flatten() for x in ends[::sign]], -1))
-        start += math.prod(shape)
-    at = torch.cat(pairs)
-    found = torch.zeros(len(at), start, dtype=torch.float64)
-    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    return found.scatter_(1, at, signs.expand(at.shape))
-
-
-def check_size(points: int, width: int) -> None:
-    """width: rows and directions of a part."""
-    if width > MOST_ROWS or width * points > MOST:
-        raise InputError(
-            f"`laws`: these tie {points} points to each other, by {width} rows and directions. "
-            f"Inequalities beside them are solved for up to {MOST_ROWS} of these, and {MOST} as "
-            "the product of the two. Ways out: laws and inequalities at each time by itself, a "
-            "field of independent points with one exact law, or a coarser grid."
-        )
 
 
 class Within:
@@ -131,31 +50,22 @@ class Within:
         self.laws = tuple(each.over(shapes, lead) for each in rows)
         self.mean, self.root = prior, root.joined(lead)
         own = [shape[lead:] for shape in shapes]
-        self.rising = rows_that_rise([one.slopes for one in limits], own).to(prior[0].device)
-        self.width = self._width()
-        check_size(sum(self.layout.sizes), self.width)
-        self._parts = self._of_all()
+        pairs = pairs_that_rise([one.slopes for one in limits], own).to(prior[0].device)
+        self.rising = len(pairs)
+        directions = 0 if isinstance(root, Independent) else len(root.directions[0])
+        reading, self.work = reading_of(self.laws, self.layout, pairs, directions)
+        self._parts = *self._of_all(), reading
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self._start(rows, slack)
 
-    def _width(self) -> int:
-        """Rows and directions of a part."""
-        shapes = self.layout.shapes
-        counts = [math.prod(each.row_shape(shapes)[self.lead :]) for each in self.laws]
-        directions = 0 if isinstance(self.root, Independent) else len(self.root.directions[0])
-        return max(1, len(self.rising) + sum(counts) + directions)
-
-    def _of_all(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """D, F and J of all parts, or one that all share."""
+    def _of_all(self) -> tuple[Tensor, Tensor | None]:
+        """D and F of all parts, or one that all share."""
         layout, root = self.layout, self.root
-        matrices = [layout.matrix(rows) for rows in self.laws]
-        rising = self.rising.expand(max([1, *map(len, matrices)]), -1, -1)
         directions, own = None, root if isinstance(root, Independent) else root.rest
         if isinstance(root, Correlated):
             directions = layout.flat(root.directions, 1).movedim(0, 1)
-        rest = self.rising.new_zeros(1, sum(layout.sizes))
-        rest = rest if own is None else layout.flat(own.variance)
-        return rest, directions, torch.cat([rising, *matrices], 1)
+        rest = self.mean[0].new_zeros(1, sum(layout.sizes))
+        return rest if own is None else layout.flat(own.variance), directions
 
     def _ends(self, limits: Sequence[Limits], name: str) -> Tensor:
         each = zip(limits, self.layout.shapes, strict=True)
@@ -194,9 +104,13 @@ class Within:
         y, noise = self._drawn(n, generator)
         found = []
         for parts in self._chunks(n + 1):
-            some = [x[:, parts] for x in noise]
-            problem, _ = self._problem(parts, y[:, parts], some)
-            found.append(self._moved(problem, parts).unflatten(0, (n + 1, len(parts))))
+            each = []
+            for some in torch.arange(n + 1, device=y.device).split(max(1, AT_ONCE // self.work)):
+                problem, _ = self._problem(
+                    parts, y[some[:, None], parts], [x[some[:, None], parts] for x in noise]
+                )
+                each.append(self._moved(problem, parts).unflatten(0, (len(some), len(parts))))
+            found.append(torch.cat(each))
         return self.layout.fields(torch.cat(found, 1) if found else y)
 
     def _drawn(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
@@ -217,7 +131,7 @@ class Within:
 
     def _chunks(self, n: int) -> Iterator[Tensor]:
         """Parts that are worked on together."""
-        each = self.width * sum(self.layout.sizes) * n
+        each = self.work * n
         numbers = torch.arange(self.layout.parts, device=self.mean[0].device)
         yield from numbers.split(max(1, AT_ONCE // max(1, each))) if len(numbers) else ()
 
@@ -232,8 +146,9 @@ class Within:
             return t if len(t) == 1 else t.repeat(draws, *[1] * (t.ndim - 1))
 
         rest, directions, rows = self._parts
-        prior = Prior(each(rest), None if directions is None else each(directions), each(rows))
-        before = mean.shape[-1] + len(self.rising)
+        rows = rows._new(each(rows.values))
+        prior = Prior(each(rest), None if directions is None else each(directions), rows)
+        before = mean.shape[-1] + self.rising
         values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
         for law, add in zip(self.laws, noise, strict=True):
             values.append((layout.of_rows(law, law.value)[parts] + add).flatten(0, 1))
@@ -242,7 +157,7 @@ class Within:
         precision = torch.where(precision.isinf(), precision, 0.0) if exact_only else precision
         count = value.shape[-1] - before
         free = mean.new_full((1, count), torch.inf)
-        rise = mean.new_zeros(1, len(self.rising))
+        rise = mean.new_zeros(1, self.rising)
         low = _beside([each(self.low), rise, -free])
         high = _beside([each(self.high), torch.full_like(rise, torch.inf), free])
         return in_units(prior, mean, value, precision, low, high)
@@ -278,7 +193,7 @@ class Within:
                 return u
             ends = [x[parts].repeat(len(u) // len(parts), 1) for x in self.tight]
             at = prior.read(u)[:, points:]
-            tied = (at <= 0) & (torch.arange(at.shape[-1], device=at.device) < len(self.rising))
+            tied = (at <= 0) & (torch.arange(at.shape[-1], device=at.device) < self.rising)
             held = torch.cat([(u <= ends[0]) | (u >= ends[1]) | pinned, tied], -1) | exact
             step = Given(prior, torch.where(held, torch.inf, 0.0)).at(torch.zeros_like(u), miss)[0]
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
@@ -307,25 +222,20 @@ class Within:
 
     def _beyond(self, problem: Programme, at: int, parts: Tensor) -> InfeasibleError | None:
         """An exact row of a part that no field within bounds meets, where that is plain."""
-        part, first = int(parts[at % len(parts)]), problem.mean.shape[-1] + len(self.rising)
-        g = problem.prior.rows[at if len(problem.prior.rows) > 1 else 0][len(self.rising) :]
-        low, high = (x[part] for x in (self.low, self.high))
-        exact = problem.precision[at if len(problem.precision) > 1 else 0, first:].isinf()
-        ends = [torch.where(g > 0, *pair) for pair in ((low, high), (high, low))]
-        terms = [torch.where(g == 0, 0.0, g * end) for end in ends]
-        for i in exact.nonzero()[:, 0].tolist():
-            value, (least, most) = (
-                float(problem.value[at, first + i]),
-                (float(t[i].sum()) for t in terms),
+        part, first = int(parts[at % len(parts)]), problem.mean.shape[-1]
+        one = problem.some(torch.tensor([at], device=parts.device))
+        low, high = (x[part : part + 1] for x in (self.low, self.high))
+        far = [torch.where(x.isfinite(), x.abs(), 0.0) for x in (low, high)]
+        least, most = one.prior.rows.span(low, high)
+        near = CONVERGED * (one.value[..., first:].abs() + one.prior.rows.sizes(sum(far)))
+        value = one.value[:, first:]
+        out = ~((least - near <= value) & (value <= most + near))
+        for i in (out & one.precision[:, first:].isinf())[0].nonzero()[:, 0].tolist():
+            ends = float(least[0, i]), float(most[0, i])
+            return InfeasibleError(
+                f"{self._names(part)[i - self.rising]} is {float(value[0, i]):.10g}, but within "
+                f"the inequalities it can only be {span(*ends, digits=10)}. {WAYS}"
             )
-            near = CONVERGED * (
-                abs(value) + max(float(t[i].abs().nan_to_num(posinf=0.0).sum()) for t in terms)
-            )
-            if not least - near <= value <= most + near:
-                return InfeasibleError(
-                    f"{self._names(part)[i]} is {value:.10g}, but within the inequalities it can "
-                    f"only be {span(least, most, digits=10)}. {WAYS}"
-                )
         return None
 
     def _refused(self, problem: Programme, found: Nearest, parts: Tensor) -> InfeasibleError:
@@ -336,7 +246,7 @@ class Within:
         points, names = problem.mean.shape[-1], self._names(int(parts[at % len(parts)]))
         pull = (found.force[at] * problem.prior.variances.sqrt()).abs()
         pull = pull[..., : len(found.force[at])].reshape(-1, found.force.shape[-1])[0]
-        rows = pull[points + len(self.rising) :]
+        rows = pull[points + self.rising :]
         large = [i for i in rows.argsort(descending=True).tolist() if rows[i] > EASY * pull.max()]
         said = ", ".join(names[i] for i in large[:4])
         which = f" (those that pull most: {said})" if said else ""

@@ -1,0 +1,205 @@
+"""S of rows, in units in which its diagonal is 1, and its factor: of a matrix, or of entries.
+
+    S = J (F'^T F' + D') J^T + noise
+
+Rows may repeat each other: the factor is that of S with a little on its diagonal, and what is found
+is corrected by what it misses.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ...solvers.cholesky import MOST_NUMBERS, parents
+from ...support.errors import InputError
+from ...support.tolerances import EPS, HALF_THE_DIGITS, SHIFTS
+from .reading import Few, Full, Reading
+
+REFINED = 6  # times that a solve with repeated rows is corrected
+STEPS = 400  # of conjugate gradients, where the factor is not a whole one
+DROPPED, FILL = 1e-3, 12.0  # of a factor that is not whole
+
+
+def factor_of(
+    reading: Reading, left: Tensor, directions: Tensor | None, noise: Tensor, scale: Tensor
+) -> "Whole | Sparse":
+    """left, directions: D', (P or 1, N), and F'. noise, scale: of rows, (P, K); rows of scale 0
+    take no part."""
+    kind: Any = Sparse if reading.is_sparse else Whole
+    found: Whole | Sparse = kind(reading, left, directions, noise, scale)
+    return found
+
+
+def fill(reading: Few, directions: int) -> int:
+    """How many numbers a factor of S has; an error where they are too many."""
+    from scipy.sparse import csr_matrix, tril
+
+    at = _numbers(reading.rows), _numbers(reading.points)
+    ones = csr_matrix((np.ones(len(at[0])), at), (reading.count, reading.size))
+    lower = tril(ones @ ones.T).tocoo()
+    known = parents(reading.count, np.stack([lower.row, lower.col]).astype(np.int64), MOST_NUMBERS)
+    if known is None:
+        raise InputError("XXX")
+    return sum(known.counts) + directions * reading.count
+
+
+class Whole:
+    """S of each part as a matrix."""
+
+    def __init__(
+        self, reading: Full, left: Tensor, directions: Tensor | None, noise: Tensor, scale: Tensor
+    ) -> None:
+        rows = reading.values
+        gram = (rows * left[:, None]) @ rows.mT
+        if directions is not None:
+            along = reading.along(directions)
+            gram = gram + along @ along.mT
+        gram = gram + noise.diag_embed()
+        self.scaled = gram * scale[:, None] * scale[..., None]
+        idle, own = (scale == 0).to(gram.dtype), noise * scale.square()
+        for shift in SHIFTS:
+            more = torch.where(own <= shift, shift, 0.0) + idle
+            self.lower, failed = torch.linalg.cholesky_ex(self.scaled + more.diag_embed())
+            if not bool(failed.any()):
+                break
+
+    def solve(self, r: Tensor) -> Tensor:  # (P, K)
+        """S^-1 r."""
+        r = r[..., None]
+        found = torch.cholesky_solve(r, self.lower)
+        for _ in range(REFINED):
+            found = found + torch.cholesky_solve(r - self.scaled @ found, self.lower)
+        return found[..., 0]
+
+
+class Sparse:
+    """S of each part by its entries; on the CPU."""
+
+    def __init__(
+        self, reading: Few, left: Tensor, directions: Tensor | None, noise: Tensor, scale: Tensor
+    ) -> None:
+        along = None if directions is None else reading.along(directions)
+        given = [_numbers(t) for t in (reading.values, left, noise, scale)]
+        more = None if along is None else _numbers(along)
+        parts = max([len(t) for t in given] + ([] if more is None else [len(more)]))
+        at = _numbers(reading.rows), _numbers(reading.points)
+        self.parts = []
+        for p in range(parts):
+            own = [t[p % len(t)] for t in given]
+            b = None if more is None else more[p % len(more)]
+            self.parts.append(_Part(reading, at, *own, b))
+
+    def solve(self, r: Tensor) -> Tensor:  # (P, K)
+        """S^-1 r."""
+        found: Tensor = _Solve.apply(r, self)  # type: ignore[no-untyped-call]
+        return found
+
+    def numbers(self, r: Tensor) -> Tensor:
+        """`solve`, without gradients."""
+        right, count = _numbers(r), len(self.parts)
+        if count == 1:
+            found = self.parts[0].solve(right.T).T
+        else:
+            wide = np.broadcast_to(right, (count, right.shape[-1]))
+            both = zip(self.parts, wide, strict=True)
+            found = np.stack([part.solve(one[:, None])[:, 0] for part, one in both])
+        return torch.from_numpy(np.ascontiguousarray(found)).to(r.device)
+
+
+class _Solve(torch.autograd.Function):
+    """S^-1 r of an S that has no gradient, and is symmetric."""
+
+    @staticmethod
+    def forward(ctx: Any, r: Tensor, factor: Sparse) -> Tensor:
+        ctx.factor = factor
+        return factor.numbers(r)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+        return ctx.factor.numbers(g), None
+
+
+class _Part:
+    """S = A + B B^T of one part, A sparse."""
+
+    def __init__(
+        self,
+        reading: Few,
+        at: tuple[np.ndarray, np.ndarray],
+        values: np.ndarray,
+        left: np.ndarray,
+        noise: np.ndarray,
+        scale: np.ndarray,
+        along: np.ndarray | None,
+    ) -> None:
+        from scipy.sparse import csr_matrix, diags
+
+        self.keep, own = np.flatnonzero(scale), noise * scale**2
+        shape = reading.count, reading.size
+        root = csr_matrix((values * scale[at[0]] * np.sqrt(left)[at[1]], at), shape)[self.keep]
+        root.eliminate_zeros()
+        self.noise = own[self.keep]
+        self.matrix = (root @ root.T + diags(self.noise)).tocsc()
+        self.along = None if along is None else (along * scale[:, None])[self.keep]
+        if len(self.keep):
+            self._factor()
+
+    def _factor(self) -> None:
+        """With the least on the diagonal that will do."""
+        from scipy.sparse import diags
+        from scipy.sparse.linalg import splu
+
+        probe = self.product(np.cos(np.arange(len(self.keep)))[:, None])
+        how = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0}
+        for shift in SHIFTS:
+            more = np.where(self.noise <= shift, shift, 0.0)
+            try:
+                self.lu = splu(self.matrix + diags(more), options={"SymmetricMode": True}, **how)
+            except RuntimeError:  # a pivot of 0
+                continue
+            if self.along is not None:
+                self.solved = self.lu.solve(self.along)
+                inner = self.along.T @ self.solved
+                self.inner = np.linalg.inv(inner + np.eye(len(inner)))
+            missed = probe - self.product(self.approximate(probe))
+            if np.abs(missed).max() <= HALF_THE_DIGITS * np.abs(probe).max():
+                break
+
+    def product(self, x: np.ndarray) -> np.ndarray:  # (n, m)
+        found = self.matrix @ x
+        return found if self.along is None else found + self.along @ (self.along.T @ x)
+
+    def approximate(self, r: np.ndarray) -> np.ndarray:
+        found = self.lu.solve(r)
+        if self.along is None:
+            return found
+        return found - self.solved @ (self.inner @ (self.along.T @ found))
+
+    def solve(self, r: np.ndarray) -> np.ndarray:  # (K, m)
+        """By conjugate gradients, which take a step or two where the factor is good."""
+        found = np.zeros_like(r)
+        if not len(self.keep):
+            return found
+        left = np.ascontiguousarray(r[self.keep])
+        x, size = np.zeros_like(left), np.abs(left).max(0)
+        step = moved = curve = None
+        for _ in range(REFINED):
+            new = self.approximate(left)
+            if step is not None:
+                new = new - step * ((moved * new).sum(0) / curve)
+            step, moved = new, self.product(new)
+            curve = (step * moved).sum(0)
+            curve = np.where(curve > 0, curve, np.inf)
+            share = (step * left).sum(0) / curve
+            x, left = x + share * step, left - share * moved
+            if (np.abs(left).max(0) <= EPS * (size + np.abs(x).max(0))).all():
+                break
+        found[self.keep] = x
+        return found
+
+
+def _numbers(t: Tensor) -> np.ndarray:
+    found: np.ndarray = t.detach().cpu().numpy()
+    return found
