@@ -14,12 +14,12 @@ from torch import Tensor
 
 from ...solvers.cholesky import MOST_NUMBERS, parents
 from ...support.errors import InputError
-from ...support.tolerances import EPS, HALF_THE_DIGITS, SHIFTS
+from ...support.tolerances import HALF_THE_DIGITS, ROUNDING, SHIFTS, SOLVED
 from .reading import Few, Full, Reading
 
 REFINED = 6  # times that a solve with repeated rows is corrected
-STEPS = 400  # of conjugate gradients, where the factor is not a whole one
-DROPPED, FILL = 1e-3, 12.0  # of a factor that is not whole
+STEPS = 1000  # of conjugate gradients without a factor
+EASY_FACTOR = 500_000  # numbers of a factor that is always made
 
 
 def factor_of(
@@ -32,17 +32,23 @@ def factor_of(
     return found
 
 
-def fill(reading: Few, directions: int) -> int:
-    """How many numbers a factor of S has; an error where they are too many."""
-    from scipy.sparse import csr_matrix, tril
+def fill(reading: Few) -> int | None:
+    """How many numbers a factor of S has; None where a solve without one is tried first."""
+    from scipy.sparse import csr_matrix  # a tenth of a second, so not for everybody
 
-    at = _numbers(reading.rows), _numbers(reading.points)
-    ones = csr_matrix((np.ones(len(at[0])), at), (reading.count, reading.size))
-    lower = tril(ones @ ones.T).tocoo()
-    known = parents(reading.count, np.stack([lower.row, lower.col]).astype(np.int64), MOST_NUMBERS)
-    if known is None:
-        raise InputError("XXX")
-    return sum(known.counts) + directions * reading.count
+    at, shape = (_numbers(reading.rows), _numbers(reading.points)), (reading.count, reading.size)
+    ones = csr_matrix((np.ones(len(at[0])), at), shape)
+    return _count(ones @ ones.T, EASY_FACTOR)
+
+
+def _count(matrix: Any, most: int) -> int | None:
+    """Of the factor of a matrix; None where it has more than `most` numbers."""
+    from scipy.sparse import tril
+
+    lower = tril(matrix).tocoo()
+    pattern = np.stack([lower.row, lower.col]).astype(np.int64)
+    known = parents(matrix.shape[0], pattern, most)
+    return None if known is None else sum(known.counts)
 
 
 class Whole:
@@ -143,7 +149,8 @@ class _Part:
         self.noise = own[self.keep]
         self.matrix = (root @ root.T + diags(self.noise)).tocsc()
         self.along = None if along is None else (along * scale[:, None])[self.keep]
-        if len(self.keep):
+        self.lu: Any = None
+        if len(self.keep) and reading.fill is not None:
             self._factor()
 
     def _factor(self) -> None:
@@ -151,12 +158,13 @@ class _Part:
         from scipy.sparse import diags
         from scipy.sparse.linalg import splu
 
-        probe = self.product(np.cos(np.arange(len(self.keep)))[:, None])
+        probe = np.cos(np.arange(len(self.keep)))[:, None]
+        probe = self.product(probe)
         how = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0}
         for shift in SHIFTS:
-            more = np.where(self.noise <= shift, shift, 0.0)
+            more = diags(np.where(self.noise <= shift, shift, 0.0))
             try:
-                self.lu = splu(self.matrix + diags(more), options={"SymmetricMode": True}, **how)
+                self.lu = splu((self.matrix + more).tocsc(), options={"SymmetricMode": True}, **how)
             except RuntimeError:  # a pivot of 0
                 continue
             if self.along is not None:
@@ -172,20 +180,36 @@ class _Part:
         return found if self.along is None else found + self.along @ (self.along.T @ x)
 
     def approximate(self, r: np.ndarray) -> np.ndarray:
+        if self.lu is None:
+            return r
         found = self.lu.solve(r)
         if self.along is None:
             return found
         return found - self.solved @ (self.inner @ (self.along.T @ found))
 
     def solve(self, r: np.ndarray) -> np.ndarray:  # (K, m)
-        """By conjugate gradients, which take a step or two where the factor is good."""
+        """S^-1 r, by a factor only where it is small, or nothing else does."""
         found = np.zeros_like(r)
         if not len(self.keep):
             return found
-        left = np.ascontiguousarray(r[self.keep])
-        x, size = np.zeros_like(left), np.abs(left).max(0)
+        right = np.ascontiguousarray(r[self.keep])
+        if self.lu is None:
+            x, done = self._solved(right, STEPS, SOLVED)
+            if not done and _count(self.matrix, MOST_NUMBERS) is None:
+                raise InputError(TOO_CLOSE.format(rows=len(self.keep), most=MOST_NUMBERS))
+            if not done:
+                self._factor()
+        if self.lu is not None:
+            x, _ = self._solved(right, REFINED, ROUNDING)
+        found[self.keep] = x
+        return found
+
+    def _solved(self, r: np.ndarray, steps: int, close: float) -> tuple[np.ndarray, bool]:
+        """By conjugate gradients, which take a step or two with a factor; and whether they came
+        to an end."""
+        x, left, size = np.zeros_like(r), r, np.abs(r).max(0)
         step = moved = curve = None
-        for _ in range(REFINED):
+        for _ in range(steps):
             new = self.approximate(left)
             if step is not None:
                 new = new - step * ((moved * new).sum(0) / curve)
@@ -194,10 +218,16 @@ class _Part:
             curve = np.where(curve > 0, curve, np.inf)
             share = (step * left).sum(0) / curve
             x, left = x + share * step, left - share * moved
-            if (np.abs(left).max(0) <= EPS * (size + np.abs(x).max(0))).all():
-                break
-        found[self.keep] = x
-        return found
+            if (np.abs(left).max(0) <= close * (size + np.abs(x).max(0))).all():
+                return x, True
+        return x, False
+
+
+TOO_CLOSE = (
+    "`laws`: {rows} rows that are tied to each other are too many beside inequalities: their "
+    "factor would have more than {most} numbers, and without one they were not solved. Ways out: "
+    "laws and inequalities at each time by itself, fewer times at once, or a coarser grid."
+)
 
 
 def _numbers(t: Tensor) -> np.ndarray:

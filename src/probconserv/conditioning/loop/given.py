@@ -30,6 +30,8 @@ WELL = 1e4  # times the inverse variance: a point without variance of its own is
 class Prior:
     """The covariance F^T F + D of P parts, and the rows J that are looked at."""
 
+    left: tuple[Tensor, Tensor] | None = None  # numbers known exactly, and variances given these
+
     def __init__(self, rest: Tensor, directions: Tensor | None, rows: Reading) -> None:
         """rest: D, (P or 1, N). directions: F, (P or 1, R, N). rows: J."""
         self.rest, self.directions, self.rows = rest, directions, rows
@@ -39,20 +41,23 @@ class Prior:
 
     def some(self, index: Tensor) -> "Prior":
         """The parts that `index` picks; what all share stays as it is."""
+        return self.with_parts(lambda t: picked(t, index))
+
+    def with_parts(self, pick: Callable[[Tensor], Tensor]) -> "Prior":
+        """Other parts; what all share stays as it is."""
         three = self.rest, self.directions, self.rows.values
-        if all(t is None or len(t) == 1 for t in three):
-            return self
-        return self._with(lambda t: picked(t, index), self.rows.some(index))
+        shared = all(t is None or len(t) == 1 for t in three)
+        return self if shared else self._with(pick)
 
     def detached(self) -> "Prior":
         """The same without gradients."""
         if not any(t.requires_grad for t in (self.variance, self.rows.values)):
             return self
-        return self._with(Tensor.detach, self.rows.detached())
+        return self._with(Tensor.detach)
 
-    def _with(self, change: Callable[[Tensor], Tensor], rows: Reading) -> "Prior":
+    def _with(self, change: Callable[[Tensor], Tensor]) -> "Prior":
         directions = None if self.directions is None else change(self.directions)
-        return Prior(change(self.rest), directions, rows)
+        return Prior(change(self.rest), directions, self.rows.changed(change))
 
     @property
     def variances(self) -> Tensor:  # (P or 1, N + K)

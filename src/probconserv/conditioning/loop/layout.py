@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ...fields.covariances import Fields
 from ...laws.law import Rows
+from ...solvers.cholesky import MOST_NUMBERS
 from ...solvers.entries import FULL as SHARED
 from ...solvers.entries import Entries
 from ...support.errors import InputError
@@ -103,7 +104,8 @@ def reading_of(
     points = sum(layout.sizes)
     width = len(pairs) + sum(layout.count(rows) for rows in laws)
     if width > FEW and (found := _entries(laws, layout, pairs, width)) is not None:
-        return found, fill(found, directions) + (1 + directions) * (width + points)
+        found.fill = fill(found)
+        return found, (found.fill or MOST_NUMBERS) + (1 + directions) * (width + points)
     check_size(points, max(1, width + directions))
     matrices = [layout.matrix(rows) for rows in laws]
     rising = rows_that_rise(pairs, points).to_dense()

@@ -5,6 +5,7 @@ An entry is what a row reads of a point: all entries of a matrix, (P, K, N), or 
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -77,17 +78,13 @@ class Reading(ABC):
         )
         return least, most
 
-    def some(self, index: Tensor) -> Self:
-        """The parts that `index` picks."""
-        return self if len(self.values) == 1 else self._new(picked(self.values, index))
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same of other parts, or without gradients."""
+        return self._new(change(self.values))
 
     def only(self, rows: Tensor) -> Self:
         """The same with 0 in all rows but those that are picked, (P, K)."""
         return self._new(torch.where(self.of_rows(rows), self.values, 0.0))
-
-    def detached(self) -> Self:
-        """The same without gradients."""
-        return self._new(self.values.detach())
 
 
 class Full(Reading):
@@ -143,6 +140,7 @@ class Few(Reading):
     """The entries that are not 0, (P or 1, E), sorted by row."""
 
     is_sparse = True
+    fill: int | None = None  # numbers in the factor of S, where they are few
 
     def __init__(
         self, values: Tensor, rows: Tensor, points: Tensor, count: int, size: int
@@ -159,7 +157,12 @@ class Few(Reading):
         return cls(total, keys // size, keys % size, count, size)
 
     def _new(self, values: Tensor) -> "Few":
-        return Few(values, self.rows, self.points, self.count, self.size)
+        return self._with(values, self.rows, self.points, self.count)
+
+    def _with(self, values: Tensor, rows: Tensor, points: Tensor, count: int) -> "Few":
+        new = Few(values, rows, points, count, self.size)
+        new.fill = self.fill
+        return new
 
     def of_points(self, x: Tensor) -> Tensor:
         return x.index_select(-1, self.points)
@@ -186,7 +189,7 @@ class Few(Reading):
         at: Any = zip((self.rows, self.points), (more, places), strict=True)
         rows, at_points = (torch.cat(pair) for pair in at)
         values = torch.cat([self.values, ones], -1)
-        return places[None], Few(values, rows, at_points, self.count + len(places), self.size)
+        return places[None], self._with(values, rows, at_points, self.count + len(places))
 
 
 def picked(t: Tensor, index: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ class Within:
         self.rising = len(pairs)
         directions = 0 if isinstance(root, Independent) else len(root.directions[0])
         reading, self.work = reading_of(self.laws, self.layout, pairs, directions)
-        self._parts = *self._of_all(), reading
+        self.prior = Prior(*self._of_all(), reading)  # of all parts, or one for all
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self._start(rows, slack)
 
@@ -145,9 +145,7 @@ class Within:
             t = t if len(t) == 1 else t[parts]
             return t if len(t) == 1 else t.repeat(draws, *[1] * (t.ndim - 1))
 
-        rest, directions, rows = self._parts
-        rows = rows._new(each(rows.values))
-        prior = Prior(each(rest), None if directions is None else each(directions), rows)
+        prior = self.prior.with_parts(each)
         before = mean.shape[-1] + self.rising
         values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
         for law, add in zip(self.laws, noise, strict=True):
