@@ -37,7 +37,7 @@ class Prior:
         self.rest, self.directions, self.rows = rest, directions, rows
         self.variance = rest if directions is None else rest + directions.square().sum(1)
         self.row_variance = rows.variance(rest, directions)
-        self.thin = rest <= THIN * self.variance
+        self.thin = is_thin(rest, directions)
 
     def some(self, index: Tensor) -> "Prior":
         """The parts that `index` picks; what all share stays as it is."""
@@ -191,3 +191,8 @@ class Given:
             [rows.shape[-1] - places.shape[-1], places.shape[-1]], -1
         )
         return u, torch.cat([force.scatter_add(-1, places, own), multiplier], -1)
+
+
+def is_thin(rest: Tensor, directions: Tensor | None) -> Tensor:  # (P or 1, N)
+    """Whether directions move a point almost alone, or nothing does."""
+    return rest <= (0 if directions is None else THIN * (rest + directions.square().sum(1)))

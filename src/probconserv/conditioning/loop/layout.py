@@ -95,15 +95,17 @@ def rows_that_rise(pairs: Tensor, points: int) -> Tensor:
 
 
 def reading_of(
-    laws: Sequence[Rows], layout: Layout, pairs: Tensor, directions: int
+    laws: Sequence[Rows], layout: Layout, pairs: Tensor, directions: int, thin: bool
 ) -> tuple[Reading, int]:
     """J, of what must not fall and then of laws; and how many numbers work on a part takes.
 
-    Many rows that share few points are known by their entries, all others are a matrix.
+    Many rows that share few points are known by their entries, all others are a matrix; so they
+    are where directions move some points alone (thin), which makes S full.
     """
     points = sum(layout.sizes)
     width = len(pairs) + sum(layout.count(rows) for rows in laws)
-    if width > FEW and (found := _entries(laws, layout, pairs, width)) is not None:
+    found = None if thin or width <= FEW else _entries(laws, layout, pairs, width)
+    if found is not None:
         found.fill = fill(found)
         return found, (found.fill or MOST_NUMBERS) + (1 + directions) * (width + points)
     check_size(points, max(1, width + directions))

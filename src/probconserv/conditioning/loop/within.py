@@ -19,7 +19,7 @@ from ...support.errors import InfeasibleError
 from ...support.tolerances import CONVERGED, EASY, EPS, ROUNDED, SETTLED, TINY, UNREACHED
 from ...support.values import span, unravelled
 from ..audit import check_met
-from .given import Given, Prior
+from .given import Given, Prior, is_thin
 from .gradient import nearest_with_gradient
 from .layout import Layout, pairs_that_rise, reading_of
 from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
@@ -52,9 +52,12 @@ class Within:
         own = [shape[lead:] for shape in shapes]
         pairs = pairs_that_rise([one.slopes for one in limits], own).to(prior[0].device)
         self.rising = len(pairs)
-        directions = 0 if isinstance(root, Independent) else len(root.directions[0])
-        reading, self.work = reading_of(self.laws, self.layout, pairs, directions)
-        self.prior = Prior(*self._of_all(), reading)  # of all parts, or one for all
+        rest, directions = self._of_all()
+        few = 0 if directions is None else directions.shape[1]
+        moved = None if directions is None else (directions != 0).any(1)
+        thin = moved is not None and bool((is_thin(rest, directions) & moved).any())
+        reading, self.work = reading_of(self.laws, self.layout, pairs, few, thin)
+        self.prior = Prior(rest, directions, reading)  # of all parts, or one for all
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self._start(rows, slack)
 
