@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...fields.covariances import Fields, Independent, shared_axes
-from ...fields.gaussian import Diagonal, Field
+from ...fields.gaussian import Diagonal, Field, random_normals
 from ...fields.mixture import Mixture
 from ...fields.state import State, covariance_of
 from ...laws.inequalities import Inequality, Limits, limits_of, sloping_axes
@@ -69,8 +69,9 @@ def constrained(
     grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
     within = Within(rows, means, root, limits, slack, grain)
     all_found = []
+    normals = random_normals(n, generator, device) if n else None
     for u, one, v, dtype in zip(
-        within.draws(n, generator), within.limits, root.variance, dtypes, strict=True
+        within.draws(normals), within.limits, root.variance, dtypes, strict=True
     ):
         mean_ = torch.where(v == 0, u[-1], mean_of(u[:n])) if n else u[-1]
         all_found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))

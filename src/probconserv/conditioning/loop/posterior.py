@@ -16,7 +16,7 @@ from ...fields.gaussian import Field, Normals
 from ...fields.state import State, covariance_of
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
-from ...laws.maps import Map, Matrix, Sum
+from ...laws.maps import Known, Map, Matrix
 from ...laws.nonlinear import Curved
 from ...solvers.engine import Chain, free_axes, solve
 from ...solvers.shared import Shared
@@ -32,8 +32,10 @@ from .bounded import Bounded
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from .layout import pairs_that_rise, rows_that_rise
 from .linearised import MOST_DENSE, NonlinearProblem, joined
+from .within import Within
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
+SINGLE_EPS = torch.finfo(torch.float32).eps  # results of half precision are single
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
 
 
@@ -87,12 +89,28 @@ class NonlinearSolved(Solved):
         self.root = root.joined(lead)
         self.dims = tuple(len(shape) - lead for shape in shapes)  # last axes that are tied
         self.rows = tuple(each.over(shapes, lead) for each in rows)
+        self.eps = max(torch.finfo(field.dtype).eps for field in prior.parts)
+        if self.is_linear:
+            self.mean = tuple(u[-1] for u in self._within().draws(None))
+            return
         problem = self._problem(self.before)
         found = _in_chunks(problem, Names("solution", shapes[0][:lead]))
         if torch.is_grad_enabled() and problem.learns:
             found = with_gradient(problem, found)
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.mean = tuple(u.reshape(s) for u, s in pairs)
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether all laws are, within inequalities of points and their order."""
+        return bool(self.low) and not self.curved and not any(rows.side for rows in self.rows)
+
+    def _within(self) -> Within:
+        """The same fields, laws and inequalities, where all laws are linear."""
+        ends = zip(self.low, self.high, self.slopes, strict=True)
+        limits = [Limits(low, high, slopes) for low, high, slopes in ends]
+        grain = 4 * min(self.eps, SINGLE_EPS)
+        return Within(self.rows, self.before, self.root, limits, 16 * self.eps, grain)
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -143,7 +161,7 @@ class NonlinearSolved(Solved):
         for i, (x, low, high) in enumerate(zip(u, self.low, self.high, strict=bool(self.low))):
             there, own = ((x == low) | (x == high)).double(), x.shape[self.lead :]
             maps: list[tuple[str, Map, Tensor, Tensor | None]] = []
-            maps.append(("bounds", Sum(there, 0), there * x.detach(), None))
+            maps.append(("bounds", Known(there), there * x.detach(), None))
             if self.slopes[i]:
                 rising = Matrix(_rising(self.slopes[i : i + 1], own).to(x.device), own)
                 size = rising.entrywise(1).apply(x.abs() + self.root.variance[i].sqrt())
@@ -179,6 +197,8 @@ class NonlinearSolved(Solved):
     @torch.no_grad()
     def draw(self, normals: Normals) -> Fields:
         """Draws of the prior, each moved to the laws; without gradients."""
+        if self.is_linear:
+            return tuple(u[:-1] for u in self._within().draws(normals))
         about = self.root.draw(normals)
         mean = tuple(m + x for m, x in zip(self.before, about, strict=True))
         rows = [law.row_shape([u.shape for u in self.before]) for law in self.stated]
@@ -198,8 +218,7 @@ class NonlinearSolved(Solved):
 
 
 def _rising(slopes: Sequence[Any], shape: Sequence[int]) -> Tensor:
-    pairs = pairs_that_rise(slopes, [shape])
-    return rows_that_rise(pairs, math.prod(shape)).to_dense()
+    return rows_that_rise(pairs_that_rise(slopes, [shape]), math.prod(shape))
 
 
 def _held(rows: Rows, u: Fields) -> Rows:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...fields.blocks import root_of
 from ...fields.covariances import Correlated, Fields, Independent
-from ...fields.gaussian import random_normals
+from ...fields.gaussian import Normals
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
 from ...support.errors import InfeasibleError
@@ -77,7 +77,7 @@ class Within:
     @torch.no_grad()
     def _start(self, rows: tuple[Rows, ...], slack: float) -> None:
         """Looks at exact laws alone; what these fix narrows the limits of what rises or falls."""
-        y, noise = self._drawn(0, None)
+        y, noise = self._drawn(None)
         u = torch.empty_like(y[0])
         wrong: InfeasibleError | None = None
         for parts in self._chunks(1):
@@ -102,13 +102,13 @@ class Within:
         self.limits = [one.given(at, x) for one, at, x in each]
         self.tight = [self._ends(self.limits, name) for name in ("low", "high")]
 
-    def draws(self, n: int, generator: torch.Generator | None) -> Fields:  # (n + 1, *shape) each
-        """`n` draws of each field and the point as the last, exactly within the limits."""
-        y, noise = self._drawn(n, generator)
+    def draws(self, normals: Normals | None) -> Fields:  # (n + 1, *shape) each
+        """Draws of each field, and the point as the last; exactly within the limits."""
+        y, noise = self._drawn(normals)
         found = []
-        for parts in self._chunks(n + 1):
+        for parts in self._chunks(len(y)):
             each = []
-            for some in torch.arange(n + 1, device=y.device).split(max(1, AT_ONCE // self.work)):
+            for some in torch.arange(len(y), device=y.device).split(max(1, AT_ONCE // self.work)):
                 problem, _ = self._problem(
                     parts, y[some[:, None], parts], [x[some[:, None], parts] for x in noise]
                 )
@@ -116,19 +116,17 @@ class Within:
             found.append(torch.cat(each))
         return self.layout.fields(torch.cat(found, 1) if found else y)
 
-    def _drawn(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
+    def _drawn(self, normals: Normals | None) -> tuple[Tensor, list[Tensor]]:
         """Draws of the fields before the laws, (n + 1, parts, N), and of the noise of each law."""
         layout, mean, noise = self.layout, self.layout.flat(self.mean)[None], []
         stds = [root_of(r.noise_variance).expand(r.row_shape(layout.shapes)) for r in self.laws]
-        if not n:
-            return mean, [
-                layout.of_rows(r, torch.zeros_like(x)[None], 1)
-                for r, x in zip(self.laws, stds, strict=True)
-            ]
-        normals = random_normals(n, generator, mean.device)
-        y = torch.cat([mean + layout.flat(self.root.draw(normals), 1), mean])
+        y = mean
+        if normals is not None:
+            y = torch.cat([mean + layout.flat(self.root.draw(normals), 1), mean])
         for rows, std in zip(self.laws, stds, strict=True):
-            drawn = torch.cat([std * normals(*std.shape), torch.zeros_like(std)[None]])
+            drawn = torch.zeros_like(std)[None]
+            if normals is not None:
+                drawn = torch.cat([std * normals(*std.shape), drawn])
             noise.append(layout.of_rows(rows, drawn, 1))
         return y, noise
 
