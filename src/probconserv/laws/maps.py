@@ -139,7 +139,7 @@ class Sum(Disjoint):
 
 
 class Known(Sum):
-    """A row for each point, which reads nothing where `weights` is 0, and the point where it is 1."""
+    """A row for each point: the point where `weights` is 1, nothing where it is 0."""
 
     is_points = True
 

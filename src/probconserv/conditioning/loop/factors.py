@@ -6,6 +6,7 @@ Rows may repeat each other: the factor is that of S with a little on its diagona
 is corrected by what it misses.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,7 @@ class Sparse:
         for p in range(parts):
             own = [t[p % len(t)] for t in given]
             b = None if more is None else more[p % len(more)]
-            self.parts.append(_Part(reading, at, *own, b))
+            self.parts.append(_Part(reading, at, own, b))
 
     def solve(self, r: Tensor) -> Tensor:  # (P, K)
         """S^-1 r."""
@@ -134,14 +135,14 @@ class _Part:
         self,
         reading: Few,
         at: tuple[np.ndarray, np.ndarray],
-        values: np.ndarray,
-        left: np.ndarray,
-        noise: np.ndarray,
-        scale: np.ndarray,
+        given: Sequence[np.ndarray],
         along: np.ndarray | None,
     ) -> None:
+        """at: rows and points of entries. given: values of these, D', noise and scale. along: B
+        before it is scaled."""
         from scipy.sparse import csr_matrix, diags
 
+        values, left, noise, scale = given
         self.keep, own = np.flatnonzero(scale), noise * scale**2
         shape = reading.count, reading.size
         root = csr_matrix((values * scale[at[0]] * np.sqrt(left)[at[1]], at), shape)[self.keep]

@@ -91,7 +91,9 @@ def rows_that_rise(pairs: Tensor, points: int) -> Tensor:
     rows = torch.arange(len(pairs), device=pairs.device).repeat_interleave(2)
     signs = torch.tensor([-1.0, 1.0], dtype=torch.float64, device=pairs.device)
     at, size = torch.stack([rows, pairs.flatten()]), (len(pairs), points)
-    return torch.sparse_coo_tensor(at, signs.repeat(len(pairs)), size, check_invariants=True).coalesce()
+    return torch.sparse_coo_tensor(
+        at, signs.repeat(len(pairs)), size, check_invariants=True
+    ).coalesce()
 
 
 def reading_of(

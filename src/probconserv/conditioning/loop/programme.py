@@ -150,8 +150,10 @@ def in_units(
         own = target[:, points:]
         target[:, points:] = torch.where(nearly, own.clamp(*rows.span(*ends)), own)
         known = torch.where(sharp, target, 0.0)
-        way = _given_rows if isinstance(rows, Full) else _given_many
-        start, left = way(plain, mean.detach(), rows, sharp, known)
+        if isinstance(rows, Full):
+            start, left = _given_rows(plain, mean.detach(), rows, known)
+        else:
+            start, left = _given_many(plain, mean.detach(), sharp, known)
         fixed, at = left <= FIXED_BY_LAWS**2 * plain.variances, plain.read(start)
         broken = torch.where(fixed, torch.maximum(low - at, at - high).clamp_min(0), 0.0)
         side, room = _at_ends(rows, target[:, points:], *ends)
@@ -174,9 +176,7 @@ def in_units(
     return problem, Start(start, fixed, broken)
 
 
-def _given_rows(
-    prior: Prior, mean: Tensor, rows: Full, sharp: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor]:
+def _given_rows(prior: Prior, mean: Tensor, rows: Full, value: Tensor) -> tuple[Tensor, Tensor]:
     """The fields given exact rows, the others 0; and all variances that are left."""
     own = rows.values
     cross = prior.times(own)
@@ -187,13 +187,11 @@ def _given_rows(
     for _ in range(SETTLING):  # the first time by all of it, then by its rounding
         away = value[:, mean.shape[-1] :] - rows.apply(start)
         start = start + product(cross.mT, factor.solve(away[:, None])[:, 0])
-    seen = torch.cat([cross.mT, prior.rows.values @ cross.mT], 1)
+    seen = torch.cat([cross.mT, prior.rows.along(cross)], 1)
     return start, (prior.variances - factor.whiten(seen).square().sum(-1)).clamp_min(0)
 
 
-def _given_many(
-    prior: Prior, mean: Tensor, rows: Reading, sharp: Tensor, value: Tensor
-) -> tuple[Tensor, Tensor]:
+def _given_many(prior: Prior, mean: Tensor, sharp: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """As `_given_rows`, with variances as mean squares of some draws: they are but units."""
     given, start = Given(prior, torch.where(sharp, torch.inf, 0.0)), mean
     for _ in range(SETTLING):
@@ -227,7 +225,9 @@ def _at_ends(
         found = rows.by_point(torch.where(at, torch.sign(sign * g), 0.0)).sign()
         side = torch.where(side != 0, side, found)
         free = reads & rows.of_rows(~there & (away > 0))
-        room = torch.minimum(room, rows.least(torch.where(free, rows.of_rows(away) / size, torch.inf)))
+        room = torch.minimum(
+            room, rows.least(torch.where(free, rows.of_rows(away) / size, torch.inf))
+        )
     return side, room
 
 

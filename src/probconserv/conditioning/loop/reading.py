@@ -1,6 +1,6 @@
 """J, what rows read of the points of each part: a matrix where rows are few, else its entries.
 
-An entry is what a row reads of a point: all entries of a matrix, (P, K, N), or those that are not 0,
+An entry is what a row reads of a point: all of a matrix, (P, K, N), or those that are not 0,
 (P, E). What is asked of J is asked of its entries, so that it is written once.
 """
 
@@ -142,9 +142,7 @@ class Few(Reading):
     is_sparse = True
     fill: int | None = None  # numbers in the factor of S, where they are few
 
-    def __init__(
-        self, values: Tensor, rows: Tensor, points: Tensor, count: int, size: int
-    ) -> None:
+    def __init__(self, values: Tensor, rows: Tensor, points: Tensor, count: int, size: int) -> None:
         """rows, points: of each entry, (E,)."""
         self.values, self.rows, self.points = values, rows, points
         self.count, self.size = count, size

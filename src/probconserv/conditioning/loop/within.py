@@ -226,7 +226,7 @@ class Within:
         low, high = (x[part : part + 1] for x in (self.low, self.high))
         far = [torch.where(x.isfinite(), x.abs(), 0.0) for x in (low, high)]
         least, most = one.prior.rows.span(low, high)
-        near = CONVERGED * (one.value[..., first:].abs() + one.prior.rows.sizes(sum(far)))
+        near = CONVERGED * (one.value[..., first:].abs() + one.prior.rows.sizes(far[0] + far[1]))
         value = one.value[:, first:]
         out = ~((least - near <= value) & (value <= most + near))
         for i in (out & one.precision[:, first:].isinf())[0].nonzero()[:, 0].tolist():
