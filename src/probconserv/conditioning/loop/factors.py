@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ...solvers.cholesky import MOST_NUMBERS, parents
 from ...support.errors import InputError
-from ...support.tolerances import HALF_THE_DIGITS, ROUNDING, SHIFTS, SOLVED
+from ...support.tolerances import EPS, SHIFTS, SOLVED
 from .reading import Few, Full, Reading
 
 REFINED = 6  # times that a solve with repeated rows is corrected
@@ -155,12 +155,10 @@ class _Part:
             self._factor()
 
     def _factor(self) -> None:
-        """With the least on the diagonal that will do."""
+        """With the least on the diagonal that leaves all pivots positive."""
         from scipy.sparse import diags
         from scipy.sparse.linalg import splu
 
-        probe = np.cos(np.arange(len(self.keep)))[:, None]
-        probe = self.product(probe)
         how = {"permc_spec": "MMD_AT_PLUS_A", "diag_pivot_thresh": 0.0}
         for shift in SHIFTS:
             more = diags(np.where(self.noise <= shift, shift, 0.0))
@@ -168,21 +166,19 @@ class _Part:
                 self.lu = splu((self.matrix + more).tocsc(), options={"SymmetricMode": True}, **how)
             except RuntimeError:  # a pivot of 0
                 continue
-            if self.along is not None:
-                self.solved = self.lu.solve(self.along)
-                inner = self.along.T @ self.solved
-                self.inner = np.linalg.inv(inner + np.eye(len(inner)))
-            missed = probe - self.product(self.approximate(probe))
-            if np.abs(missed).max() <= HALF_THE_DIGITS * np.abs(probe).max():
+            if (self.lu.U.diagonal() > 0).all():
                 break
+        if self.along is not None:
+            self.solved = self.lu.solve(self.along)
+            inner = self.along.T @ self.solved
+            self.inner = np.linalg.inv(inner + np.eye(len(inner)))
 
     def product(self, x: np.ndarray) -> np.ndarray:  # (n, m)
         found = self.matrix @ x
         return found if self.along is None else found + self.along @ (self.along.T @ x)
 
     def approximate(self, r: np.ndarray) -> np.ndarray:
-        if self.lu is None:
-            return r
+        """About S^-1 r, by the factor."""
         found = self.lu.solve(r)
         if self.along is None:
             return found
@@ -194,34 +190,38 @@ class _Part:
         if not len(self.keep):
             return found
         right = np.ascontiguousarray(r[self.keep])
-        if self.lu is None:
-            x, done = self._solved(right, STEPS, SOLVED)
-            if not done and _count(self.matrix, MOST_NUMBERS) is None:
+        x = None if self.lu is not None else self._by_gradients(right)
+        if x is None and self.lu is None:
+            if _count(self.matrix, MOST_NUMBERS) is None:
                 raise InputError(TOO_CLOSE.format(rows=len(self.keep), most=MOST_NUMBERS))
-            if not done:
-                self._factor()
-        if self.lu is not None:
-            x, _ = self._solved(right, REFINED, ROUNDING)
-        found[self.keep] = x
+            self._factor()
+        found[self.keep] = self._refined(right) if x is None else x
         return found
 
-    def _solved(self, r: np.ndarray, steps: int, close: float) -> tuple[np.ndarray, bool]:
-        """By conjugate gradients, which take a step or two with a factor; and whether they came
-        to an end."""
-        x, left, size = np.zeros_like(r), r, np.abs(r).max(0)
-        step = moved = curve = None
-        for _ in range(steps):
-            new = self.approximate(left)
-            if step is not None:
-                new = new - step * ((moved * new).sum(0) / curve)
-            step, moved = new, self.product(new)
+    def _refined(self, r: np.ndarray) -> np.ndarray:
+        """By the factor, corrected by what is missed."""
+        x, left = self.approximate(r), r
+        for _ in range(REFINED):
+            left = r - self.product(x)
+            if (np.abs(left).max(0) <= EPS * (np.abs(r).max(0) + np.abs(x).max(0))).all():
+                break
+            x = x + self.approximate(left)
+        return x
+
+    def _by_gradients(self, r: np.ndarray) -> np.ndarray | None:
+        """By conjugate gradients; None where they do not come to an end."""
+        x, left, step, size = np.zeros_like(r), r, r, np.abs(r).max(0)
+        length = (left * left).sum(0)
+        for _ in range(STEPS):
+            moved = self.product(step)
             curve = (step * moved).sum(0)
-            curve = np.where(curve > 0, curve, np.inf)
-            share = (step * left).sum(0) / curve
+            share = length / np.where(curve > 0, curve, np.inf)
             x, left = x + share * step, left - share * moved
-            if (np.abs(left).max(0) <= close * (size + np.abs(x).max(0))).all():
-                return x, True
-        return x, False
+            if (np.abs(left).max(0) <= SOLVED * (size + np.abs(x).max(0))).all():
+                return x
+            before, length = length, (left * left).sum(0)
+            step = left + step * (length / np.where(before > 0, before, np.inf))
+        return None
 
 
 TOO_CLOSE = (
