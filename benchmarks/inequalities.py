@@ -110,7 +110,8 @@ def many_rows() -> None:
     print("| | the point, s | with two draws, s |")
     print("|---|---|---|")
     sizes = (32, 1), (64, 1), (64, 4), (32, 16), (64, 16)
-    jobs = {f"{n} x {n} cells, {t} intervals": cells(n, t) for n, t in sizes}
+    jobs = {f"{n} x {n} cells, {t} interval{'s' * (t > 1)}": cells(n, t) for n, t in sizes}
+    pc.condition(*cells(20, 1), draws=0)  # what is loaded first
     jobs |= {f"map of {n} x {n}, 20 members": rising_map(n) for n in (64, 128, 256)}
     for name, given in jobs.items():
         found = []
