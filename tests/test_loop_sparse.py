@@ -81,13 +81,13 @@ def test_entries_and_matrices_give_the_same_gradients(monkeypatch, way):
 
 
 def test_many_cells_obey_their_budgets_and_are_the_nearest():
-    state, law, low = cells(12, 15, 2)
+    state, law, low = cells(20, 27, 2)
     post = pc.condition(state, law, low, draws=0)
     assert float(post["u"].point.min()) == 0.0
     assert (law.residual(post).abs() <= 1e-12 * law.magnitude(post)).all()
     # D^-1 (u - mean) is G^T lambda, and more where a cell is at its bound
     names = ("u", "fx", "fy")
-    unit = torch.eye(360, dtype=torch.float64).reshape(360, 2, 12, 15)
+    unit = torch.eye(1080, dtype=torch.float64).reshape(1080, 2, 20, 27)
     maps = {k: law.maps[k].on(state[k].shape) for k in names}
     rows = torch.cat([maps[k].adjoint(unit).flatten(1) for k in names], 1)
     pull = torch.cat(
@@ -121,7 +121,8 @@ def test_order_in_time_on_a_map_is_the_nearest(monkeypatch):
     weights = rng.random((4, 3, 2))
     total = pc.weighted_sum(weights, 3.0)
     by_entries(monkeypatch)
-    post = pc.condition(pc.Diagonal(mean, 0.5), total, pc.monotone(axis=0), draws=0)
+    given = pc.Diagonal(mean, 0.5), total, pc.monotone(axis=0)
+    post = pc.condition(*given, draws=2, generator=generator())
     order = np.eye(n)[6:] - np.eye(n)[:-6]
     off = distance_from_optimal(
         post.point.numpy().ravel(),
@@ -139,4 +140,4 @@ def test_rows_that_are_too_closely_tied_are_refused_in_words(monkeypatch):
     monkeypatch.setattr(factors, "STEPS", 1)
     monkeypatch.setattr(factors, "MOST_NUMBERS", 10)
     with pytest.raises(pc.errors.InputError, match=r"`laws`: 40 rows that are tied .* Ways out"):
-        pc.condition(*cells(), draws=0)
+        pc.condition(*cells(), draws=2, generator=generator())

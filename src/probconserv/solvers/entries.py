@@ -240,9 +240,9 @@ def _of_parts(
     rows, points, values = found
     places = len(shape) - m.dims
     values = values[(None,) * (places + 1 - values.ndim)]
-    if law.present is not None:  # of all rows of a place the same, or of each
-        present = law.present.reshape(*law.present.shape[:places], -1)
-        values = values * (present if present.shape[-1] == 1 else present[..., rows])
+    if law.present is not None:
+        present = law.present.expand(m.row_shape(shape)).reshape(*shape[:places], -1)
+        values = values * present[..., rows]
     values = same_once(values, lead)
     between = shape[lead:places]
     count = math.prod(between)

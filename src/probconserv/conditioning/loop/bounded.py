@@ -4,20 +4,23 @@ Each step of Gauss-Newton takes the laws as they are at u and finds the nearest 
 inequalities, in place of one linear solve.
 """
 
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...laws.inequalities import Limits
-from ...support.errors import InputError
-from ...support.tolerances import EPS, GIVES, INSIDE, SETTLED, TINY
-from .given import Given, Prior
+from ...support.errors import InfeasibleError, InputError
+from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY, UNREACHED
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .layout import check_size, pairs_that_rise, rows_that_rise
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
-from .programme import Nearest, Programme, in_units, nearest
+from .nearest import nearest
+from .programme import BEYOND, Nearest, Programme, in_units, terms_of
 from .reading import Full
+from .refused import FIXED, OFF, out_of_reach, refusal
 
 SETTLING = 4  # times that rounding is taken off
 
@@ -27,8 +30,16 @@ class Bounded(NonlinearProblem):
 
     loose = ("rising",)
 
-    def __init__(self, *given: Any, low: Tensor, high: Tensor, slopes: tuple[Any, ...]) -> None:
-        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise."""
+    def __init__(
+        self,
+        *given: Any,
+        low: Tensor,
+        high: Tensor,
+        slopes: tuple[Any, ...],
+        back: tuple[Tensor, ...] = (),
+    ) -> None:
+        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise. back: low
+        and high on the way back of gradients, if others."""
         super().__init__(*given)
         if not self.is_dense:
             raise InputError(
@@ -36,10 +47,29 @@ class Bounded(NonlinearProblem):
                 f"that are not linear, limits of laws, and points without draws take up to "
                 f"{MOST_DENSE}. Way out: laws at each time by itself."
             )
-        self.low, self.high, self.slopes = low, high, slopes
+        self.low, self.high, self.slopes, self.back = low, high, slopes, back
         pairs, points = pairs_that_rise(slopes, self.shapes), low.shape[-1]
         check_size(points, len(pairs))
         self.rising = rows_that_rise(pairs, points).to_dense().to(low.device)  # (K, N)
+        self.linear_rows = self.fixed.shape[1]  # the first ones
+        count = low.shape[-1] + len(self.rising) + self.value.shape[-1]
+        self.active = low.new_zeros(len(low), count)  # of the last step: where the next one starts
+
+    @property
+    def of_gradients(self) -> "Bounded":
+        return self._with(low=self.back[0], high=self.back[1]) if self.back else self
+
+    def start(self) -> Tensor:
+        """a of the nearest fields within bounds and order: laws may be undefined outside."""
+        if not self.curved or not len(self.mean):
+            return super().start()
+        rest = self.mean.new_zeros(1, self.mean.shape[-1]) if self.rest is None else self.rest
+        prior = Prior(rest, self.directions, Full(self.rising[None]))
+        rise = self.mean.new_zeros(len(self.mean), len(self.rising))
+        low, high = torch.cat([self.low, rise], -1), torch.cat([self.high, rise + torch.inf], -1)
+        none = torch.zeros_like(low)
+        found = nearest(in_units(prior, self.mean, none, none, low, high)[0])
+        return prior.pushed(found.force)
 
     def held(self, u: Tensor) -> Tensor:
         """u, which obeys up to rounding, exactly within the inequalities."""
@@ -78,43 +108,70 @@ class BoundedStep(DenseStep):
 
     def __init__(self, problem: Bounded, look: Linearisation) -> None:
         super().__init__(problem, look)
+        self.jacobian = self.rows  # with its gradient: what follows looks at it without
         self.found: Nearest | None = None
         self.gave = torch.zeros_like(look.u[:, 0], dtype=torch.bool)  # parts where laws gave way
 
-    def programme(self, elastic: bool = False) -> Programme:
-        """elastic: exact laws that are not linear may give way, where they leave no field."""
-        problem, wide = self.problem, len(self.rows)
+    def knowing(self, other: Any) -> "BoundedStep":
+        self.found, self.gave = other.found, other.gave
+        return self
+
+    def programme(self, noise: Tensor | None = None, count: int | None = None) -> Programme:
+        """noise: of laws, if not their own. count: of rows that are asked, if not all."""
+        problem, wide = self.problem, len(self.jacobian)
         rising = problem.rising.expand(wide, -1, -1)
         rest = problem.rest
         rest = problem.mean.new_zeros(1, problem.mean.shape[-1]) if rest is None else rest
-        prior = Prior(rest, problem.directions, Full(torch.cat([rising, self.rows], 1)))
+        prior = Prior(
+            rest, problem.directions, Full(torch.cat([rising, self.jacobian[:, :count]], 1))
+        )
         before = problem.mean.shape[-1] + len(problem.rising)
-        value = self.along(self.look.u) - self.look.misses
-        value = torch.cat([value.new_zeros(wide, before), value], -1)
-        noise = problem.noise
-        if elastic:
-            noise = torch.where(noise == 0, GIVES * self.variance(), noise)
-        precision = torch.cat([noise.new_zeros(wide, before), 1 / noise], -1)
-        rise = noise.new_zeros(wide, len(problem.rising))
-        own = value[:, before:]
-        least = torch.where(problem.side > 0, own, -torch.inf)
-        most = torch.where(problem.side < 0, own, torch.inf)
+        noise = (problem.noise if noise is None else noise)[:, :count]
+        own = self.along(self.look.u) - self.look.misses
+        linear = problem.linear_rows  # the same at every step, to the last digit
+        own = torch.cat([problem.value[:, :linear], own[:, linear:]], -1)[:, :count]
+        value = torch.cat([own.new_zeros(wide, before), own], -1)
+        precision = torch.cat([noise.new_zeros(wide, before), precision_of(noise)], -1)
+        rise, side = noise.new_zeros(wide, len(problem.rising)), problem.side[:count]
+        least = torch.where(side > 0, own, -torch.inf)
+        most = torch.where(side < 0, own, torch.inf)
         low = torch.cat([problem.low, rise, least], -1)
         high = torch.cat([problem.high, torch.full_like(rise, torch.inf), most], -1)
-        return in_units(prior, problem.mean, value, precision, low, high)[0]
+        found, start = in_units(prior, problem.mean, value, precision, low, high)
+        near = INSIDE * prior.variances.sqrt() + CONVERGED * terms_of(prior, start.u)
+        self.broken = (start.broken - near).amax(-1)
+        return found
 
     @property
     def nearest(self) -> Nearest:
         if self.found is None:
+            problem, noise = self.problem, self.problem.noise
             with torch.no_grad():
-                self.found = nearest(self.programme().detached())
+                self.found = nearest(self.programme().detached(), problem.active)
                 self.gave = ~self.found.solved
                 wrong = self.gave.nonzero()[:, 0]
                 if len(wrong):
-                    more = nearest(self.programme(elastic=True).detached().some(wrong))
+                    noise = torch.where(noise == 0, GIVES * self.variance(), noise)
+                    more = nearest(self.programme(noise).detached().some(wrong))
                     for whole, some in zip(self.found, more, strict=True):
                         whole[wrong] = some
+                problem.active = self.found.active
         return self.found
+
+    def refused(self) -> dict[int, str]:
+        """Why parts have no field that obeys the linear laws and the inequalities."""
+        problem, count = self.problem, self.problem.linear_rows
+        if not bool(self.gave.any()) and not bool((self.broken > 0).any()):
+            return {}
+        plain = self.programme(count=count).detached()
+        found = nearest(plain)
+        wrong, names = {}, [problem.named(row) for row in range(count)]
+        proved = found.distance > (BEYOND if problem.curved else -1.0)
+        for i in (~found.solved & proved | (self.broken > 0)).nonzero()[:, 0].tolist():
+            ends, most = (problem.low[i], problem.high[i]), float(self.broken[i])
+            text = out_of_reach(plain, i, ends, names) or FIXED.format(most=most)
+            wrong[i] = text if most > 0 else refusal(plain, found, i, ends, names)
+        return wrong
 
     def multiplier(self, close: float = 0.0) -> Tensor:
         return -self.nearest.force[:, self.count :]
@@ -127,13 +184,16 @@ class BoundedStep(DenseStep):
     @property
     def penalty(self) -> Tensor:  # (P, 1)
         """The weight of what lies outside, beside the distance."""
-        law = torch.cat([self.rows.new_zeros(self.count), (self.problem.side == 0).double()])
+        law = torch.cat([self.jacobian.new_zeros(self.count), (self.problem.side == 0).double()])
         return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
+
+    def aimed(self) -> Tensor:
+        return self._held.prior.pushed(self.nearest.force)
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
-        problem, active, force = self.problem, self.nearest.active, self.nearest.force
-        given = self._held()
+        problem, active, given = self.problem, self.nearest.active, self._held
+        force = self._force(given)
         change = given.prior.pushed(force) - a
         move = problem.times(change)
         end = torch.where(active[:, : len(move.T)] > 0, problem.low, problem.high)
@@ -145,41 +205,58 @@ class BoundedStep(DenseStep):
         more = torch.where(self.gave[:, None], 0.0, more)
         return -(force + more)[:, self.count :], change + given.prior.pushed(more)
 
+    def _force(self, given: Given) -> Tensor:
+        """Of each number; also of noisy rows that nothing free moves, which others bear."""
+        noise, found = self.problem.noise, self.nearest
+        idle = (given.said[:, self.count :] == 0) & (noise > 0) & noise.isfinite()
+        left = -self.look.misses - self.along(found.u - self.look.u)
+        own = torch.where(idle, left / torch.where(idle, noise, 1.0), found.force[:, self.count :])
+        return torch.cat([found.force[:, : self.count], own], -1)
+
+    @cached_property
     def _held(self) -> Given:
         """The prior given the laws as they are and what is at a bound."""
-        problem = self.programme().detached()
-        return Given(
-            problem.prior, torch.where(self.nearest.active != 0, torch.inf, problem.precision)
-        )
+        problem, active = self.programme().detached(), self.nearest.active != 0
+        return Given(problem.prior, torch.where(active, torch.inf, problem.precision))
 
     def tangent(self, r: Tensor) -> Tensor:
-        given = self._held()
+        given = self._held
         none = r.new_zeros(len(r), given.said.shape[-1])
         _, force = given.once(self.problem.times(r), none)
         return r + given.prior.pushed(force)
 
     def bent(self, misses: Tensor) -> Tensor:
-        given = self._held()
+        given = self._held
         none = misses.new_zeros(len(misses), given.said.shape[-1] - misses.shape[-1])
         wanted = torch.cat([none, -misses * self.problem.exact], -1)
         _, force = given.once(torch.zeros_like(self.problem.mean), wanted)
         return given.prior.pushed(force)
 
-    def finished(self) -> Tensor:
+    def reached(self, change: Tensor) -> Tensor:
+        return self.nearest.u  # forces lose digits where they nearly balance
+
+    @property
+    def near(self) -> Tensor:
+        return INSIDE * self.variance().sqrt()
+
+    def finished(self, parts: Tensor) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
-        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held()
+        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held
         side, u = self.nearest.active[:, :count], self.look.u
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
-        none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
-        for _ in range(SETTLING):
+        none = u.new_zeros(len(u), given.said.shape[-1] - self.jacobian.shape[1])
+        for more in range(SETTLING, -1, -1):
             u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
             misses = problem.look(u).misses * held
-            if bool((misses.abs() <= SETTLED * self.terms().clamp_min(TINY)).all()):
+            size = self.terms() + self.variance().sqrt()
+            off = (misses.abs() / size.clamp_min(TINY))[parts]
+            if more == 0 or not bool((off > SETTLED).any()):
                 break
-            wanted = torch.cat([none, -misses], -1)
-            u = u + given.once(torch.zeros_like(u), wanted)[0]
-        return problem.held(torch.where(problem.variance > 0, u, problem.mean))
+            u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
+        if bool((off > UNREACHED).any()):
+            raise InfeasibleError(OFF.format(worst=float(off.max())))
+        return u
 
     def response(self) -> Tensor:
         found = self.nearest

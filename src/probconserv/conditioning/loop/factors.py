@@ -99,12 +99,7 @@ class Sparse:
             self.parts.append(_Part(reading, at, own, b))
 
     def solve(self, r: Tensor) -> Tensor:  # (P, K)
-        """S^-1 r."""
-        found: Tensor = _Solve.apply(r, self)  # type: ignore[no-untyped-call]
-        return found
-
-    def numbers(self, r: Tensor) -> Tensor:
-        """`solve`, without gradients."""
+        """S^-1 r, without gradients."""
         right, count = _numbers(r), len(self.parts)
         if count == 1:
             found = self.parts[0].solve(right.T).T
@@ -113,19 +108,6 @@ class Sparse:
             both = zip(self.parts, wide, strict=True)
             found = np.stack([part.solve(one[:, None])[:, 0] for part, one in both])
         return torch.from_numpy(np.ascontiguousarray(found)).to(r.device)
-
-
-class _Solve(torch.autograd.Function):
-    """S^-1 r of an S that has no gradient, and is symmetric."""
-
-    @staticmethod
-    def forward(ctx: Any, r: Tensor, factor: Sparse) -> Tensor:
-        ctx.factor = factor
-        return factor.numbers(r)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
-        return ctx.factor.numbers(g), None
 
 
 class _Part:

@@ -35,9 +35,10 @@ class Prior:
     def __init__(self, rest: Tensor, directions: Tensor | None, rows: Reading) -> None:
         """rest: D, (P or 1, N). directions: F, (P or 1, R, N). rows: J."""
         self.rest, self.directions, self.rows = rest, directions, rows
-        self.variance = rest if directions is None else rest + directions.square().sum(1)
-        self.row_variance = rows.variance(rest, directions)
-        self.thin = is_thin(rest, directions)
+        with torch.no_grad():
+            self.variance = rest if directions is None else rest + directions.square().sum(1)
+            self.row_variance = rows.variance(rest, directions)
+            self.thin = is_thin(rest, directions)
 
     def some(self, index: Tensor) -> "Prior":
         """The parts that `index` picks; what all share stays as it is."""
@@ -51,7 +52,8 @@ class Prior:
 
     def detached(self) -> "Prior":
         """The same without gradients."""
-        if not any(t.requires_grad for t in (self.variance, self.rows.values)):
+        three = self.rest, self.directions, self.rows.values
+        if not any(t is not None and t.requires_grad for t in three):
             return self
         return self._with(Tensor.detach)
 
@@ -157,12 +159,13 @@ class Given:
     def at(self, mean: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The field given these values of points and rows, and the force of each, (P, N + K).
 
-        Solved once more for what the first forces miss.
+        Solved once more for what the first forces miss: being small, it loses no digits.
         """
         _, force = self.once(mean, value)
-        moved = mean + self.prior.times(self.prior.pushed(force))
-        u, more = self.once(moved, value - torch.where(self.said > 0, force / self.said, 0.0))
-        return u, force + more
+        u = mean + self.prior.times(self.prior.pushed(force))
+        missed = value - self.prior.read(u) - force / self.said
+        by, more = self.once(torch.zeros_like(u), torch.where(self.said > 0, missed, 0.0))
+        return u + by, force + more
 
     def once(self, mean: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """As `at`, solved once."""
@@ -196,3 +199,9 @@ class Given:
 def is_thin(rest: Tensor, directions: Tensor | None) -> Tensor:  # (P or 1, N)
     """Whether directions move a point almost alone, or nothing does."""
     return rest <= (0 if directions is None else THIN * (rest + directions.square().sum(1)))
+
+
+def precision_of(variance: Tensor) -> Tensor:
+    """1 / variance, infinite where that is 0, with a gradient of 0 there."""
+    exact = variance == 0
+    return torch.where(exact, torch.inf, 1 / torch.where(exact, 1.0, variance))

@@ -3,16 +3,19 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...fields.covariances import Fields
 from ...laws.law import Rows
+from ...laws.maps import Known, Map, Matrix
 from ...solvers.cholesky import MOST_NUMBERS
 from ...solvers.entries import FULL as SHARED
 from ...solvers.entries import Entries
 from ...support.errors import InputError
+from ...support.tolerances import HOLDS
 from .factors import fill
 from .reading import Few, Full, Reading
 
@@ -153,3 +156,28 @@ def check_size(points: int, width: int) -> None:
             "time by itself, sums of fewer points, a field of independent points with one exact "
             "law, or a coarser grid."
         )
+
+
+def at_bounds(
+    u: Fields, ends: Sequence[tuple[Tensor, Tensor, Any]], sizes: Sequence[Tensor], lead: int
+) -> list[Rows]:
+    """What is at a bound, or tied by order, as exact rows.
+
+    ends: low, high and slopes of each field; none where there are no inequalities. sizes: what
+    differences are small beside.
+    """
+    found = []
+    for i, (low, high, slopes) in enumerate(ends):
+        x, own = u[i], u[i].shape[lead:]
+        there = ((x == low) | (x == high)).double()
+        maps: list[tuple[str, Map, Tensor, Tensor | None]] = []
+        maps.append(("bounds", Known(there), there * x.detach(), None))
+        if slopes:
+            pairs = pairs_that_rise([slopes], [own]).to(x.device)
+            rising = Matrix(rows_that_rise(pairs, math.prod(own)), own)
+            level = (rising.apply(x).abs() <= HOLDS * rising.entrywise(1).apply(sizes[i])).double()
+            maps.append(("monotone", rising, torch.zeros_like(level), level))
+        for label, one, value, present in maps:
+            each = tuple(one if i == j else None for j in range(len(u)))
+            found.append(Rows(label, each, value, torch.zeros_like(value), present, True))
+    return found

@@ -1,13 +1,7 @@
-"""The nearest field that obeys linear laws and inequalities: a loop of linear solves.
+"""What is asked of fields: linear laws and inequalities, in units of what exact laws leave free.
 
-    minimise   1/2 |u - mean|^2 + 1/2 sum over noisy rows of ((J u - b) / sigma)^2
-    subject to J u = b in exact rows,   low <= (u, J u) <= high,   |.| the norm of Sigma^-1
-
-First an active set: numbers at their bound become exact, those pushed the wrong way are released,
-broken ones added. Where that does not settle, an interior point (Mehrotra's predictor and
-corrector): a bound with slack s and multiplier z is an observation of variance s / z. It is
-finished by an active set again. A field is taken when it is feasible and its distance is that of a
-lower bound, by duality; a lower bound that is very large proves that no field obeys.
+minimise   1/2 |u - mean|^2 + 1/2 sum over noisy rows of ((J u - b) / sigma)^2
+subject to J u = b in exact rows,   low <= (u, J u) <= high,   |.| the norm of Sigma^-1
 """
 
 from typing import NamedTuple
@@ -16,26 +10,18 @@ import torch
 from torch import Tensor
 
 from ...solvers.factor import Factor
+from ...support.gradients import as_if
 from ...support.tolerances import (
-    CERTAIN,
     EPS,
-    FINISHED,
     FIXED_BY_LAWS,
-    INSIDE,
     NEARLY_EXACT,
-    OPTIMAL,
     SETTLED,
     TINY,
 )
 from .given import Given, Prior
 from .reading import Full, Reading, picked, product
 
-SETS, FINISH = 14, 3  # rounds of the active set: at first, and to finish
-PATIENCE = 1  # rounds that may change no fewer numbers than the one before
-ROUNDS, LOOK = 80, 16  # of the interior point; how often the active set looks
-FLOOR = 1e-3  # squared standard deviations, where a field hardly moves
 SETTLING = 3  # solves of the exact laws alone
-FRACTION = 0.99  # of the way to the boundary
 SAMPLES, SEED = 8, 1  # draws that give units, and what they are drawn from
 BEYOND = 1e7  # standard deviations: a set that is further away is empty
 
@@ -168,7 +154,8 @@ def in_units(
         changed = (pinned != 0) | (sharp & precision.isfinite())
     precision = torch.where(idle, 0.0, precision)
     if bool(changed.any()):
-        value = torch.where(changed, target, value)
+        pins = torch.where(pinned > 0, low, torch.where(pinned < 0, high, value))
+        value = torch.where(changed, as_if(target, pins.expand_as(target)), value)
         precision = torch.where(changed, torch.inf, precision)
     done = fixed | (pinned != 0)
     low, high = torch.where(done, -torch.inf, low), torch.where(done, torch.inf, high)
@@ -231,186 +218,6 @@ def _at_ends(
     return side, room
 
 
-@torch.no_grad()
-def nearest(problem: Programme) -> Nearest:
-    """The nearest field of each part."""
-    size = len(problem.mean), problem.unit.shape[-1]
-    found = _active_set(problem, problem.mean.new_zeros(size), SETS)
-    left = (~found.solved).nonzero()[:, 0]
-    if len(left):
-        more = _interior(problem.some(left))
-        for whole, some in zip(found, more, strict=True):
-            whole[left] = some if whole is not found.solves else whole[left] + some
-    return found
-
-
 def terms_of(prior: Prior, u: Tensor) -> Tensor:  # (P, N + K)
     """The sizes of the terms of points and rows."""
     return torch.cat([u.abs(), prior.rows.sizes(u.abs())], -1)
-
-
-def _active_set(
-    problem: Programme, active: Tensor, rounds: int, force: Tensor | None = None
-) -> Nearest:
-    """Rounds of the active set. force: of the interior point, a certificate; then rows are only
-    added."""
-    finish, found = force is not None, Nearest.of(problem, active)
-    left = torch.arange(len(active), device=active.device)
-    patience, last = torch.full_like(left, PATIENCE), torch.full_like(left, active.shape[-1] + 1)
-    for _ in range(rounds):
-        u, push = problem.held(active)
-        short, over, met = _misses(problem, u, active, push)
-        size = (push * problem.unit).abs()
-        largest = torch.where(active != 0, size, 0.0).amax(-1, keepdim=True).clamp_min(1.0)
-        wrong = active * push * problem.unit < -CERTAIN * largest
-        half, distance = problem.least(push)
-        if force is not None:
-            other, _ = problem.least(force)
-            half = torch.maximum(half, other)
-        energy = problem.energy(push) / 2
-        rounded = 64 * EPS * (push.abs() * problem.scale).sum(-1)
-        good = met & ~(short | over).any(-1) & (energy - half <= OPTIMAL * energy + rounded)
-        new = active if finish else torch.where(wrong, 0.0, active)
-        new = torch.where(short & (active == 0), 1.0, new)
-        new = torch.where(over & (active == 0), -1.0, new)
-        changes = (new != active).sum(-1)
-        patience = patience - (changes >= last).long()
-        stop, last = good | (changes == 0) | (patience < 0), changes
-        for whole, some in zip(found, (u, active, push, good), strict=False):
-            whole[left] = some
-        found.distance[left] = torch.maximum(found.distance[left], distance)
-        found.solves[left] += 1
-        keep = (~stop).nonzero()[:, 0]
-        if not len(keep):
-            break
-        left, active, problem = left[keep], new[keep], problem.some(keep)
-        patience, last = patience[keep], last[keep]
-        force = None if force is None else force[keep]
-    return found
-
-
-def _misses(
-    problem: Programme, u: Tensor, active: Tensor, force: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Which numbers are below their bounds, or above; and whether those held are met, (P,)."""
-    at, terms = problem.prior.read(u), terms_of(problem.prior, u)
-    near = INSIDE * problem.unit + 16 * EPS * terms
-    target = torch.where(
-        active > 0, problem.low, torch.where(active < 0, problem.high, problem.value)
-    )
-    said = (active != 0) | (problem.precision > 0)
-    off = torch.where(said, target - problem.noise * force - at, 0.0)
-    law = (INSIDE * problem.prior.variances.sqrt()) * 10
-    allowed = torch.maximum(near, law)
-    return at < problem.low - near, at > problem.high + near, (off.abs() <= allowed).all(-1)
-
-
-class _Slacks:
-    """Where the interior point is: slacks s and multipliers z of lower and upper bounds, (2, P, M),
-    in units of each number."""
-
-    def __init__(self, problem: Programme, u: Tensor) -> None:
-        at = problem.prior.read(u)
-        away = torch.stack([at - problem.low, problem.high - at]) / problem.unit
-        self.has = away.isfinite()
-        self.s = torch.where(self.has, away.abs().clamp_min(1.0), 1.0)
-        self.z = self.has.to(u.dtype)
-        self.rate = self.s, self.z  # of each in the last step
-        self.last = self.s[0, :, :1]  # the share of the last step
-
-    @property
-    def gap(self) -> Tensor:  # (P,)
-        return (self.s * self.z).sum((0, 2))
-
-    @property
-    def pairs(self) -> Tensor:
-        return self.has.sum((0, 2)).clamp_min(1)
-
-    def some(self, keep: Tensor) -> None:
-        """Only the parts that `keep` picks."""
-        self.s, self.z, self.has = self.s[:, keep], self.z[:, keep], self.has[:, keep]
-
-    def active(self, by_rate: bool) -> Tensor:
-        """Numbers that are at a bound: their slack is the lesser, or falls faster."""
-        held = self.has & (self.rate[1] > self.rate[0] if by_rate else self.z > self.s)
-        return held[0].to(self.s.dtype) - held[1].to(self.s.dtype)
-
-    def move(self, ds: Tensor, dz: Tensor) -> None:
-        """Most of the way to the boundary."""
-        a = torch.minimum(_longest(self.s, ds), _longest(self.z, dz))
-        step = (FRACTION * a).clamp(max=1.0)[:, None]
-        self.rate = 1 + step * ds / self.s, 1 + step * dz / self.z.clamp_min(TINY)
-        self.s = torch.where(self.has, self.s + step * ds, 1.0)
-        self.z, self.last = torch.where(self.has, self.z + step * dz, 0.0), step
-
-
-def _interior(problem: Programme) -> Nearest:
-    """Mehrotra's method, each part until its active set is right."""
-    count, size = len(problem.mean), problem.unit.shape[-1]
-    found = Nearest.of(problem, problem.mean.new_zeros(count, size))
-    left = torch.arange(count, device=problem.mean.device)
-    u, _ = problem.held(torch.zeros_like(found.active))
-    at = _Slacks(problem, u)
-    for number in range(1, ROUNDS + 1):
-        to, force = _step(problem, at)
-        u = u + at.last * (to - u)
-        found.solves[left] += 2
-        found.distance[left] = torch.maximum(found.distance[left], problem.least(force)[1])
-        found.u[left], found.force[left] = u, force
-        done = found.distance[left] > BEYOND
-        look = (at.gap <= FINISHED * (problem.energy(force) + FLOOR)) | (number % LOOK == 0)
-        if bool(look.any()):
-            some = look.nonzero()[:, 0]
-            own = torch.where(problem.precision > 0, force, (at.z[0] - at.z[1]) / problem.unit)
-            active = at.active(by_rate=number % 2 == 1)
-            tried = _active_set(problem.some(some), active[some], FINISH, own[some])
-            found.solves[left[some]] += tried.solves
-            right = some[tried.solved]
-            done[right] = True
-            for whole, part in zip(found[:4], tried[:4], strict=True):
-                whole[left[right]] = part[tried.solved]
-        keep = (~done).nonzero()[:, 0]
-        if not len(keep):
-            break
-        if len(keep) < len(left):
-            left, u, problem = left[keep], u[keep], problem.some(keep)
-            at.some(keep)
-    return found
-
-
-def _step(problem: Programme, at: _Slacks) -> tuple[Tensor, Tensor]:
-    """One predictor and corrector: moves slacks and multipliers; the full step of u, its forces."""
-    s, z, has, unit, law = at.s, at.z, at.has, problem.unit, problem.precision > 0
-    low, high = (
-        torch.where(h, x, 0.0) for h, x in zip(has, (problem.low, problem.high), strict=True)
-    )
-    w = z / s / unit.square()
-    total = w.sum(0)
-    given, first = Given(problem.prior, total + problem.precision), w[0] >= w[1]
-
-    def newton(t: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        aim = unit * (s + torch.where(has, t / z.clamp_min(TINY), 0.0))
-        y = (w[0] * (low + aim[0]) + w[1] * (high - aim[1])) / total.clamp_min(TINY)
-        to, force = given.at(problem.mean, torch.where(law, problem.value, y))
-        q, f = problem.prior.read(to), force * unit
-        ds = torch.where(has, torch.stack([q - low, high - q]) / unit - s, 0.0)
-        new = torch.where(has, (t - z * ds) / s, 0.0)
-        # the larger of the two from the solve: later the other formula loses its digits
-        new = torch.stack(
-            [torch.where(first, f + new[1], new[0]), torch.where(first, new[1], new[0] - f)]
-        )
-        return to, force, ds, torch.where(has & ~law, new, 0.0) - z
-
-    gap = at.gap / at.pairs
-    _, _, ds, dz = newton(torch.zeros_like(s))
-    a, b = (_longest(x, dx).clamp(max=1.0)[:, None] for x, dx in ((s, ds), (z, dz)))
-    after = ((s + a * ds) * (z + b * dz) * has).sum((0, 2)) / at.pairs
-    aim = (after / gap.clamp_min(TINY)).clamp(0, 1) ** 3 * gap
-    to, force, ds, dz = newton(torch.where(has, aim[:, None] - ds * dz, 0.0))
-    at.move(ds, dz)
-    return to, force
-
-
-def _longest(x: Tensor, dx: Tensor) -> Tensor:  # (2, P, M) to (P,)
-    """The longest step that keeps x positive."""
-    return torch.where(dx < 0, -x / dx, torch.inf).amin((0, 2))

@@ -64,6 +64,11 @@ class Reading(ABC):
         """|J| u."""
         return self._new(self.values.abs()).apply(u)
 
+    def outer(self, a: Tensor, b: Tensor) -> Tensor:  # (P, K), (P, N)
+        """a b^T at the entries: of each part, or the sum of all where they share J."""
+        each = self.of_rows(a) * self.of_points(b)
+        return each.sum(0, keepdim=True) if len(self.values) == 1 else each
+
     def variance(self, rest: Tensor, directions: Tensor | None) -> Tensor:  # (P, K)
         """Of the rows."""
         own = self._new(self.values.square()).apply(rest)
@@ -116,6 +121,9 @@ class Full(Reading):
             return entries.new_full((len(entries), self.size), torch.inf)
         return entries.amin(-2)
 
+    def outer(self, a: Tensor, b: Tensor) -> Tensor:
+        return (a.mT @ b)[None] if len(self.values) == 1 else a[..., None] * b[:, None]
+
     def apply(self, u: Tensor) -> Tensor:
         return product(self.values, u)
 
@@ -127,10 +135,10 @@ class Full(Reading):
 
     def beside(self, points: Tensor) -> tuple[Tensor, Reading]:
         most = int(points.sum(-1).max()) if points.numel() else 0
+        if not most:
+            return torch.zeros(len(points), 0, dtype=torch.int64, device=points.device), self
         order = points.to(torch.int8).argsort(dim=-1, descending=True, stable=True)
         places = order[:, :most]  # as many as the part with most of them has
-        if not most:
-            return places, self
         there = self.values.new_zeros(*places.shape, self.size)
         there.scatter_(-1, places[..., None], points.gather(-1, places)[..., None].to(there.dtype))
         return places, Full(torch.cat([self.values.expand(len(there), -1, -1), there], 1))

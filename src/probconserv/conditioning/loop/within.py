@@ -12,21 +12,22 @@ from torch import Tensor
 
 from ...fields.blocks import root_of
 from ...fields.covariances import Correlated, Fields, Independent
-from ...fields.gaussian import Normals
+from ...fields.gaussian import Normals, random_normals
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
 from ...support.errors import InfeasibleError
-from ...support.tolerances import CONVERGED, EASY, EPS, ROUNDED, SETTLED, TINY, UNREACHED
-from ...support.values import span, unravelled
+from ...support.tolerances import CONVERGED, EPS, ROUNDED, SETTLED, TINY, UNREACHED
+from ...support.values import unravelled
 from ..audit import check_met
-from .given import Given, Prior, is_thin
+from .given import Given, Prior, is_thin, precision_of
 from .gradient import nearest_with_gradient
 from .layout import Layout, pairs_that_rise, reading_of
-from .programme import BEYOND, Nearest, Programme, Start, in_units, nearest, terms_of
+from .nearest import nearest
+from .programme import Nearest, Programme, Start, in_units, terms_of
+from .refused import FIXED, OFF, out_of_reach, refusal
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
 TRIES = 6  # at taking rounding off exact rows
-WAYS = "Ways out: correct the value, loosen `bounds` or `monotone`, or give the law `noise`."
 
 
 class Within:
@@ -59,6 +60,10 @@ class Within:
         reading, self.work = reading_of(self.laws, self.layout, pairs, few, thin)
         self.prior = Prior(rest, directions, reading)  # of all parts, or one for all
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
+        self.back: tuple[Tensor, ...] = ()  # on the way back, where that is straight through bounds
+        if any(one.straight_through for one in limits):
+            left = [one.of_gradients for one in limits]
+            self.back = tuple(self._ends(left, name) for name in ("low", "high"))
         self._start(rows, slack)
 
     def _of_all(self) -> tuple[Tensor, Tensor | None]:
@@ -88,10 +93,11 @@ class Within:
             broken = (start.broken - near).amax(-1)
             if bool((broken > 0).any()):
                 at = int(broken.argmax())
-                wrong = self._beyond(problem, at, parts) or InfeasibleError(
-                    "`bounds`, `monotone`: points without variance, or fixed by exact laws, break "
-                    f"an inequality by {float(start.broken[at].max()):.3g} and cannot be moved. "
-                    "Ways out: correct their values, give them variance, or give the laws `noise`."
+                part = int(parts[at % len(parts)])
+                ends, names = (self.low[part], self.high[part]), self._names(part)
+                wrong = InfeasibleError(
+                    out_of_reach(problem, at, ends, names)
+                    or FIXED.format(most=float(start.broken[at].max()))
                 )
         fields = self.layout.fields(u)
         if rows:
@@ -102,17 +108,26 @@ class Within:
         self.limits = [one.given(at, x) for one, at, x in each]
         self.tight = [self._ends(self.limits, name) for name in ("low", "high")]
 
-    def draws(self, normals: Normals | None) -> Fields:  # (n + 1, *shape) each
-        """Draws of each field, and the point as the last; exactly within the limits."""
-        y, noise = self._drawn(normals)
+    def draws(self, n: int, generator: torch.Generator | None) -> Fields:  # (n + 1, *shape) each
+        """`n` draws of each field and the point as the last, exactly within the limits."""
+        normals = random_normals(n, generator, self.mean[0].device) if n else None
+        return self._all_moved(*self._drawn(normals))
+
+    def moved(self, y: Fields, noise: Sequence[Tensor]) -> Fields:  # (n, *shape) each
+        """Fields moved to the laws, with this noise of each law, and within the limits."""
+        pairs = zip(self.laws, noise, strict=True)
+        own = [self.layout.of_rows(law, x, 1) for law, x in pairs]
+        return self._all_moved(self.layout.flat(y, 1), own)
+
+    def _all_moved(self, y: Tensor, noise: Sequence[Tensor]) -> Fields:
+        """Some draws of some parts at a time."""
         found = []
         for parts in self._chunks(len(y)):
             each = []
             for some in torch.arange(len(y), device=y.device).split(max(1, AT_ONCE // self.work)):
-                problem, _ = self._problem(
-                    parts, y[some[:, None], parts], [x[some[:, None], parts] for x in noise]
-                )
-                each.append(self._moved(problem, parts).unflatten(0, (len(some), len(parts))))
+                one = some[:, None]
+                given = parts, y[one, parts], [x[one, parts] for x in noise]
+                each.append(self._moved(given).unflatten(0, (len(some), len(parts))))
             found.append(torch.cat(each))
         return self.layout.fields(torch.cat(found, 1) if found else y)
 
@@ -137,9 +152,15 @@ class Within:
         yield from numbers.split(max(1, AT_ONCE // max(1, each))) if len(numbers) else ()
 
     def _problem(
-        self, parts: Tensor, y: Tensor, noise: Sequence[Tensor], exact_only: bool = False
+        self,
+        parts: Tensor,
+        y: Tensor,
+        noise: Sequence[Tensor],
+        exact_only: bool = False,
+        ends: tuple[Tensor, ...] = (),
     ) -> tuple[Programme, Start]:
-        """The programme of draws of some parts, of which there are draws times parts."""
+        """The programme of draws of some parts, of which there are draws times parts. ends: other
+        bounds."""
         layout, draws, mean = self.layout, len(y), y.flatten(0, 1)
 
         def each(t: Tensor) -> Tensor:  # (parts, ...) to (draws parts, ...), or one for all
@@ -151,28 +172,37 @@ class Within:
         values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
         for law, add in zip(self.laws, noise, strict=True):
             values.append((layout.of_rows(law, law.value)[parts] + add).flatten(0, 1))
-            precisions.append(each(1 / layout.of_rows(law, law.noise_variance)))
+            precisions.append(each(precision_of(layout.of_rows(law, law.noise_variance))))
         value, precision = torch.cat(values, -1), _beside(precisions)
         precision = torch.where(precision.isinf(), precision, 0.0) if exact_only else precision
         count = value.shape[-1] - before
         free = mean.new_full((1, count), torch.inf)
         rise = mean.new_zeros(1, self.rising)
-        low = _beside([each(self.low), rise, -free])
-        high = _beside([each(self.high), torch.full_like(rise, torch.inf), free])
+        least, most = ends or (self.low, self.high)
+        low = _beside([each(least), rise, -free])
+        high = _beside([each(most), torch.full_like(rise, torch.inf), free])
         return in_units(prior, mean, value, precision, low, high)
 
-    def _moved(self, problem: Programme, parts: Tensor) -> Tensor:  # (draws parts, N)
-        """The nearest fields, to the last digit within the limits."""
-        plain = problem.detached()
-        with torch.no_grad():
-            found = nearest(plain)
-            if not bool(found.solved.all()):
-                raise self._refused(plain, found, parts)
-            u = self._settled(plain, found, parts)
+    def _moved(self, given: tuple[Tensor, Tensor, Sequence[Tensor]]) -> Tensor:
+        """The nearest fields of some parts, draws and noise, with their gradient."""
+        (problem, _), parts = self._problem(*given), given[0]
+        at = self._nearest(problem, parts)
+        u = self._settled(problem.detached(), at, parts)
         if not problem.learns:
             return u
-        return nearest_with_gradient(problem, u, found.active, found.force)
+        if self.back:
+            problem, _ = self._problem(*given, ends=self.back)
+            at = self._nearest(problem, parts)
+        return nearest_with_gradient(problem, u, at.active, at.force)
 
+    def _nearest(self, problem: Programme, parts: Tensor) -> Nearest:
+        found = nearest(plain := problem.detached())
+        if not bool(found.solved.all()):
+            at = int((~found.solved).int().argmax())
+            raise InfeasibleError(self._refused(plain, found, at, parts))
+        return found
+
+    @torch.no_grad()
     def _settled(self, problem: Programme, found: Nearest, parts: Tensor) -> Tensor:
         """Points at their bounds, and the rounding taken off exact rows by the others."""
         prior, points = problem.prior, problem.mean.shape[-1]
@@ -198,10 +228,7 @@ class Within:
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
         u = self._held(u, parts)
         if (worst := float(off.max())) > max(UNREACHED, self.grain):
-            raise InfeasibleError(
-                f"the exact laws are off by {worst:.2g} of their terms within the inequalities. "
-                + WAYS
-            )
+            raise InfeasibleError(OFF.format(worst=worst))
         return u
 
     def _held(self, u: Tensor, parts: Tensor) -> Tensor:
@@ -219,48 +246,11 @@ class Within:
         assert len(found) == count
         return torch.cat(found, -1)
 
-    def _beyond(self, problem: Programme, at: int, parts: Tensor) -> InfeasibleError | None:
-        """An exact row of a part that no field within bounds meets, where that is plain."""
-        part, first = int(parts[at % len(parts)]), problem.mean.shape[-1]
-        one = problem.some(torch.tensor([at], device=parts.device))
-        low, high = (x[part : part + 1] for x in (self.low, self.high))
-        far = [torch.where(x.isfinite(), x.abs(), 0.0) for x in (low, high)]
-        least, most = one.prior.rows.span(low, high)
-        near = CONVERGED * (one.value[..., first:].abs() + one.prior.rows.sizes(far[0] + far[1]))
-        value = one.value[:, first:]
-        out = ~((least - near <= value) & (value <= most + near))
-        for i in (out & one.precision[:, first:].isinf())[0].nonzero()[:, 0].tolist():
-            ends = float(least[0, i]), float(most[0, i])
-            return InfeasibleError(
-                f"{self._names(part)[i - self.rising]} is {float(value[0, i]):.10g}, but within "
-                f"the inequalities it can only be {span(*ends, digits=10)}. {WAYS}"
-            )
-        return None
-
-    def _refused(self, problem: Programme, found: Nearest, parts: Tensor) -> InfeasibleError:
+    def _refused(self, problem: Programme, found: Nearest, at: int, parts: Tensor) -> str:
         """Why a part did not get there."""
-        at = int((~found.solved).int().argmax())
-        if (plain := self._beyond(problem, at, parts)) is not None:
-            return plain
-        points, names = problem.mean.shape[-1], self._names(int(parts[at % len(parts)]))
-        pull = (found.force[at] * problem.prior.variances.sqrt()).abs()
-        pull = pull[..., : len(found.force[at])].reshape(-1, found.force.shape[-1])[0]
-        rows = pull[points + self.rising :]
-        large = [i for i in rows.argsort(descending=True).tolist() if rows[i] > EASY * pull.max()]
-        said = ", ".join(names[i] for i in large[:4])
-        which = f" (those that pull most: {said})" if said else ""
-        distance = float(found.distance[at])
-        if distance > BEYOND:
-            return InfeasibleError(
-                f"no field obeys the exact laws and `bounds`, `monotone` together{which}: it would "
-                f"be more than {BEYOND:.0e} standard deviations away, or the directions of this "
-                f"field are too few. {WAYS}"
-            )
-        return InfeasibleError(
-            f"the nearest field within `bounds`, `monotone` was not found after "
-            f"{int(found.solves[at])} linear solves{which}; it is at least {distance:.3g} standard "
-            f"deviations away. {WAYS}"
-        )
+        part = int(parts[at % len(parts)])
+        ends = self.low[part], self.high[part]
+        return refusal(problem, found, at, ends, self._names(part))
 
     def _names(self, part: int) -> list[str]:
         """Of the rows of laws in one part."""
