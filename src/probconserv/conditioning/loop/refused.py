@@ -1,12 +1,13 @@
 """Why no field is given back: what is said of linear laws and inequalities that none obeys."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...support.tolerances import CONVERGED, EASY
-from ...support.values import span
+from ...support.values import span, unravelled
 from .programme import BEYOND, Nearest, Programme
 
 WAYS = (
@@ -76,3 +77,17 @@ def out_of_reach(
     said = f"{lower:.10g}" if lower == upper else span(lower, upper, digits=10)
     reach = span(float(least[i]), float(most[i]), digits=10)
     return f"{names[i]} is {said}, but within the inequalities it can only be {reach}. {WAYS}"
+
+
+@dataclass(frozen=True)
+class Names:
+    """What errors call the parts of a problem."""
+
+    noun: str
+    sizes: Sequence[int]  # of the axes that number parts; of draws the first is that of draws
+
+    def __call__(self, part: int) -> str:
+        index = unravelled(part, self.sizes)
+        if self.noun == "solution":
+            return f"solution {index[0] if len(index) == 1 else index or 0}"
+        return f"{self.noun} {index[0]}" + f" of solution {index[1:]}" * (len(index) > 1)

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import wraps
 from typing import Any, TypeVar, cast
 
@@ -19,7 +18,6 @@ from ...laws.nonlinear import Curved
 from ...solvers.engine import Chain, free_axes, solve
 from ...solvers.shared import Shared
 from ...solvers.shrinkage import shrinks, shrunk
-from ...support import checks as check
 from ...support.errors import ProbConservError, warn_implausible
 from ...support.tolerances import HOLDS
 from ...support.tree import once
@@ -27,8 +25,9 @@ from ..posterior import Solved
 from .bounded import Bounded
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from .kinks import across_kinks, kinked_with_gradient
-from .layout import at_bounds, pairs_that_rise
+from .layout import Layout, at_bounds, pairs_that_rise
 from .linearised import MOST_DENSE, NonlinearProblem, joined
+from .refused import Names
 from .within import Within
 
 Work = TypeVar("Work", bound=Callable[..., Any])
@@ -115,11 +114,9 @@ class NonlinearSolved(Solved):
         """Whether linear laws have so many rows that `Within` serves, which takes no others."""
         if not self.low or self.back or self.curved or any(rows.side for rows in self.rows):
             return False
-        shapes = [u.shape for u in self.before]
-        counts = [
-            math.prod(rows.row_shape(shapes)[len(shapes[0]) - self.dims[0] :]) for rows in self.rows
-        ]
-        return sum(counts) + len(pairs_that_rise(self.slopes, self._own)) > MOST_DENSE
+        layout = Layout(tuple(u.shape for u in self.before), self.before[0].ndim - self.dims[0])
+        tied = len(pairs_that_rise(self.slopes, self._own))
+        return tied + sum(map(layout.count, self.rows)) > MOST_DENSE
 
     def _within(self) -> Within:
         """The same fields, laws and inequalities, where all laws are linear."""
@@ -355,20 +352,6 @@ def _held(rows: Rows, u: Fields) -> Rows:
     present = at if rows.present is None else at * rows.present
     value = (rows.value * at).detach()
     return Rows(rows.label, rows.maps, value, torch.zeros_like(value), present, True)
-
-
-@dataclass(frozen=True)
-class Names:
-    """What errors call the parts of a problem."""
-
-    noun: str
-    sizes: Sequence[int]  # of the axes that number parts; of draws the first is that of draws
-
-    def __call__(self, part: int) -> str:
-        index = check.unravelled(part, self.sizes)
-        if self.noun == "solution":
-            return f"solution {index[0] if len(index) == 1 else index or 0}"
-        return f"{self.noun} {index[0]}" + f" of solution {index[1:]}" * (len(index) > 1)
 
 
 def _in_chunks(
