@@ -115,8 +115,7 @@ class NonlinearSolved(Solved):
         if not self.low or self.back or self.curved or any(rows.side for rows in self.rows):
             return False
         layout = Layout(tuple(u.shape for u in self.before), self.before[0].ndim - self.dims[0])
-        tied = len(pairs_that_rise(self.slopes, self._own))
-        return tied + sum(map(layout.count, self.rows)) > MOST_DENSE
+        return layout.has_many(self.rows, pairs_that_rise(self.slopes, self._own))
 
     def _within(self) -> Within:
         """The same fields, laws and inequalities, where all laws are linear."""
