@@ -11,6 +11,7 @@ import sys
 import time
 
 import torch
+from cells import square
 from timing import seconds
 from torch import Tensor
 
@@ -128,8 +129,45 @@ def scores(functions: int = 2) -> None:
     print(f"| CRPS of truncated bounds / that | {float(other):.3f} |")
 
 
+def cells(n: int, intervals: int) -> tuple[object, ...]:
+    """Cells with unknown fluxes, of which none is negative."""
+    state, law, _ = square(n, intervals=intervals)
+    return state, law, pc.bounds(low=0.0, of="u")
+
+
+def rising_map(n: int, members: int = 20) -> tuple[object, ...]:
+    """A map with members that rises along one axis and has a total."""
+    places = (torch.arange(n, dtype=torch.float64) + 0.5) / n
+    truth = torch.sigmoid((places - 0.3 - 0.4 * places[:, None]) / 0.05)
+    noise = 0.05 * torch.randn(members + 1, n, n, generator=rng, dtype=torch.float64)
+    shift = 0.05 * torch.randn(members, 1, 1, generator=rng, dtype=torch.float64)
+    rest = torch.full_like(truth, 0.05**2)
+    factor = noise[1:] / members**0.5 + shift
+    field = pc.LowRank(truth + noise[0], factor, rest, event_dims=2)
+    total = pc.weighted_sum(torch.full_like(truth, n**-2.0), 1.01 * float(truth.mean()))
+    return field, total, pc.monotone(axis=-1)
+
+
+def many_rows() -> None:
+    """Processor seconds: with other work on the machine they say more than the clock."""
+    print("| | the point, s | with two draws, s |")
+    print("|---|---|---|")
+    sizes = (32, 1), (64, 1), (64, 4), (32, 16), (64, 16)
+    jobs = {f"{n} x {n} cells, {t} interval{'s' * (t > 1)}": cells(n, t) for n, t in sizes}
+    pc.condition(*cells(20, 1), draws=0)  # what is loaded first
+    jobs |= {f"map of {n} x {n}, 20 members": rising_map(n) for n in (64, 128, 256)}
+    for name, given in jobs.items():
+        found = []
+        for draws in (0, 2):
+            start = time.process_time()
+            pc.condition(*given, draws=draws, generator=rng)
+            found.append(time.process_time() - start)
+        print(f"| {name} | {found[0]:.2f} | {found[1]:.2f} |", flush=True)
+
+
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     times(count, repeats=max(1, math.ceil(10 / count)))
     gradients()
     scores()
+    many_rows()

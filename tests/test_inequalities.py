@@ -226,8 +226,9 @@ def test_a_move_that_is_not_plausible_warns():
 def test_what_cannot_be_met_is_refused_in_words(rng):
     field, _ = fields(rng)["low rank"]
     wide = pc.Diagonal(np.zeros((60, 60)), 1.0)
+    alone = pc.LowRank(np.zeros((60, 60)), np.ones((1, 60, 60)), event_dims=2)
     with pytest.raises(pc.errors.InputError, match="`laws`: these tie 3600 points"):
-        pc.condition(wide, pc.weighted_sum(np.ones(60), 1.0), pc.monotone(axis=0))
+        pc.condition(alone, pc.weighted_sum(np.ones((60, 60)), 1.0), pc.monotone(axis=0))
     post = pc.condition(field, pc.bounds(low=0.0), draws=3, generator=generator())
     with pytest.raises(pc.errors.InputError, match="`field` is known by draws"):
         pc.condition(post, pc.bounds(low=0.0))

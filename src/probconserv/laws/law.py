@@ -86,6 +86,11 @@ class Rows(Node):
     def row_shape(self, shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
         return self.map.row_shape(shapes[self.first])
 
+    def is_sparse(self, shapes: Sequence[Sequence[int]]) -> bool:
+        """Whether all its maps say which entries are not 0."""
+        pairs = zip(self.maps, shapes, strict=True)
+        return all(m is None or m.nonzeros(shape) is not None for m, shape in pairs)
+
     def places(self, shapes: Sequence[Sequence[int]]) -> int:
         """How many axes come before those that a row reads."""
         return len(shapes[self.first]) - self.map.dims

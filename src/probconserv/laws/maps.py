@@ -138,6 +138,19 @@ class Sum(Disjoint):
         return self if self.shared else Sum(widened(self.weights, len(shape)), self.dims)
 
 
+class Known(Sum):
+    """A row for each point: the point where `weights` is 1, nothing where it is 0."""
+
+    is_points = True
+
+    def __init__(self, weights: Tensor) -> None:
+        super().__init__(weights, 0)
+
+    def put(self, u: Tensor, v: Tensor) -> Tensor:
+        """`u` with the points `v` where they are read."""
+        return torch.where(self.weights > 0, v, u)
+
+
 class Join(Map):
     """One row per place: u at the first point of the last axis less u at the last; `on` a `Sum`."""
 

@@ -127,6 +127,10 @@ SHIFTS = (1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-8)
 """Of the variance of an exact row: what is added for a factor of rows that may repeat each other,
 the least that will do; it is taken off again by refinement."""
 
+SOLVED = 1e-10
+"""Of the right side: conjugate gradients without a factor end there; then the field is solved once
+more for what it misses."""
+
 SMALL_SHARE = 1e-10
 """Of its prior variance: a row that keeps less is scaled as if it kept that."""
 

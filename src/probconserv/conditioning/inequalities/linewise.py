@@ -20,8 +20,9 @@ from ...support.errors import InfeasibleError
 from ...support.tolerances import HOLDS, TINY
 from ...support.values import span, unravelled
 from ..audit import check_met
+from ..loop.layout import Layout
 from ..loop.refused import WAYS
-from ..loop.within import Layout, placed
+from ..loop.within import placed
 from .clipped import Clipped
 from .isotonic import Rising
 

@@ -13,13 +13,14 @@ from torch import Tensor
 from ...laws.inequalities import Limits
 from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY, UNREACHED
-from .given import Given, Prior, precision_of, product
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
+from .layout import check_size, pairs_that_rise, rows_that_rise
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
 from .nearest import nearest
 from .programme import BEYOND, Nearest, Programme, in_units, terms_of
+from .reading import Full, product
 from .refused import FIXED, OFF, out_of_reach, refusal
-from .within import rows_that_rise
 
 SETTLING = 4  # times that rounding is taken off
 
@@ -47,7 +48,9 @@ class Bounded(NonlinearProblem):
                 f"{MOST_DENSE}. Way out: laws at each time by itself."
             )
         self.low, self.high, self.slopes, self.back = low, high, slopes, back
-        self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
+        pairs, points = pairs_that_rise(slopes, self.shapes), low.shape[-1]
+        check_size(points, len(pairs))
+        self.rising = rows_that_rise(pairs, points).to_dense().to(low.device)  # (K, N)
         self.linear_rows = self.fixed.shape[1]  # the first ones
         count = low.shape[-1] + len(self.rising) + self.value.shape[-1]
         self.active = low.new_zeros(len(low), count)  # of the last step: where the next one starts
@@ -61,7 +64,7 @@ class Bounded(NonlinearProblem):
         if not self.curved or not len(self.mean):
             return super().start()
         rest = self.mean.new_zeros(1, self.mean.shape[-1]) if self.rest is None else self.rest
-        prior = Prior(rest, self.directions, self.rising[None])
+        prior = Prior(rest, self.directions, Full(self.rising[None]))
         rise = self.mean.new_zeros(len(self.mean), len(self.rising))
         low, high = torch.cat([self.low, rise], -1), torch.cat([self.high, rise + torch.inf], -1)
         none = torch.zeros_like(low)
@@ -122,7 +125,9 @@ class BoundedStep(DenseStep):
         rising = problem.rising.expand(wide, -1, -1)
         rest = problem.rest
         rest = problem.mean.new_zeros(1, problem.mean.shape[-1]) if rest is None else rest
-        prior = Prior(rest, problem.directions, torch.cat([rising, self.jacobian[:, :count]], 1))
+        prior = Prior(
+            rest, problem.directions, Full(torch.cat([rising, self.jacobian[:, :count]], 1))
+        )
         before = problem.mean.shape[-1] + len(problem.rising)
         noise = (problem.noise if noise is None else noise)[:, :count]
         own = self.along(self.look.u) - self.look.misses

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor
 
 from ...support.errors import InputError
-from ...support.tolerances import SHIFTS, SMALL_SHARE, THIN, TINY
+from ...support.tolerances import SMALL_SHARE, THIN, TINY
+from .factors import factor_of
+from .reading import Reading, picked, product
 
-REFINED = 6  # times that a solve with repeated rows is corrected
 MOST = 1 << 27  # numbers of rows that stand for points
 WELL = 1e4  # times the inverse variance: a point without variance of its own is known well
 
@@ -29,31 +30,36 @@ WELL = 1e4  # times the inverse variance: a point without variance of its own is
 class Prior:
     """The covariance F^T F + D of P parts, and the rows J that are looked at."""
 
-    def __init__(self, rest: Tensor, directions: Tensor | None, rows: Tensor) -> None:
-        """rest: D, (P or 1, N). directions: F, (P or 1, R, N). rows: J, (P or 1, K, N)."""
+    left: tuple[Tensor, Tensor] | None = None  # numbers known exactly, and variances given these
+
+    def __init__(self, rest: Tensor, directions: Tensor | None, rows: Reading) -> None:
+        """rest: D, (P or 1, N). directions: F, (P or 1, R, N). rows: J."""
         self.rest, self.directions, self.rows = rest, directions, rows
         with torch.no_grad():
             self.variance = rest if directions is None else rest + directions.square().sum(1)
-            self.row_variance = (self.times(rows) * rows).sum(-1)
-            self.thin = rest <= THIN * self.variance
+            self.row_variance = rows.variance(rest, directions)
+            self.thin = is_thin(rest, directions)
 
     def some(self, index: Tensor) -> "Prior":
         """The parts that `index` picks; what all share stays as it is."""
-        three = self.rest, self.directions, self.rows
-        if all(t is None or len(t) == 1 for t in three):
-            return self
-        return self._with(lambda t: picked(t, index))
+        return self.with_parts(lambda t: picked(t, index))
+
+    def with_parts(self, pick: Callable[[Tensor], Tensor]) -> "Prior":
+        """Other parts; what all share stays as it is."""
+        three = self.rest, self.directions, self.rows.values
+        shared = all(t is None or len(t) == 1 for t in three)
+        return self if shared else self._with(pick)
 
     def detached(self) -> "Prior":
         """The same without gradients."""
-        three = self.rest, self.directions, self.rows
+        three = self.rest, self.directions, self.rows.values
         if not any(t is not None and t.requires_grad for t in three):
             return self
         return self._with(Tensor.detach)
 
     def _with(self, change: Callable[[Tensor], Tensor]) -> "Prior":
         directions = None if self.directions is None else change(self.directions)
-        return Prior(change(self.rest), directions, change(self.rows))
+        return Prior(change(self.rest), directions, self.rows.changed(change))
 
     @property
     def variances(self) -> Tensor:  # (P or 1, N + K)
@@ -63,16 +69,29 @@ class Prior:
 
     def times(self, v: Tensor) -> Tensor:
         """Sigma v, (P, N) or (P, K, N)."""
-        return spread_by(self.rest, self.directions, v)
+        wide = v[:, None] if v.ndim == 2 else v
+        total = wide * self.rest[:, None]
+        if self.directions is not None:
+            total = total + (wide @ self.directions.mT) @ self.directions
+        return total[:, 0] if v.ndim == 2 else total
+
+    def draw(self, n: int, generator: torch.Generator) -> Tensor:  # (n, N)
+        """Draws about 0, each of its part or of the one that there is."""
+        size, like = self.rest.shape[-1], self.rest
+        found = torch.randn(n, size, generator=generator, dtype=like.dtype).to(like) * like.sqrt()
+        if self.directions is None:
+            return found
+        z = torch.randn(n, self.directions.shape[1], generator=generator, dtype=like.dtype)
+        return found + product(self.directions.mT, z.to(like))
 
     def read(self, u: Tensor) -> Tensor:  # (P, N) to (P, N + K)
         """Points and rows."""
-        return torch.cat([u, product(self.rows, u)], -1)
+        return torch.cat([u, self.rows.apply(u)], -1)
 
     def pushed(self, force: Tensor) -> Tensor:  # (P, N + K) to (P, N)
         """What forces on points and rows come to at the points."""
-        points, rows = force.split([self.rest.shape[-1], self.rows.shape[-2]], -1)
-        return points + product(self.rows.mT, rows)
+        points, rows = force.split([self.rest.shape[-1], self.rows.count], -1)
+        return points + self.rows.back(rows)
 
 
 class Given:
@@ -80,7 +99,7 @@ class Given:
 
     def __init__(self, prior: Prior, w: Tensor) -> None:
         self.prior, self.said = prior, w
-        points, rows = w.split([prior.rest.shape[-1], prior.rows.shape[-2]], -1)
+        points, rows = w.split([prior.rest.shape[-1], prior.rows.count], -1)
         points = torch.where(prior.variance > TINY, points, 0.0)
         hard = prior.thin & (points * prior.variance > WELL)
         points, rows = torch.where(hard, 0.0, points), self._as_rows(hard, points, rows)
@@ -89,23 +108,21 @@ class Given:
 
     def _as_rows(self, hard: Tensor, points: Tensor, rows: Tensor) -> Tensor:
         """The precisions of rows, with those of hard points, which become rows."""
-        self.places, self.rows = _places(hard), self.prior.rows
-        if not self.places.shape[-1]:
-            return rows
-        own = hard.gather(-1, self.places)
-        if own.numel() * hard.shape[-1] > MOST:
+        count = int(hard.sum(-1).max()) if hard.numel() else 0
+        if not self.prior.rows.is_sparse and count * hard.numel() > MOST:
             raise InputError(
-                f"`field`: {own.shape[-1]} points of it lie beyond bounds and are moved by "
+                f"`field`: {count} points of it lie beyond bounds and are moved by "
                 "directions alone, which is more than can be solved for together. Way out: give "
                 "the field variance of its own at each point."
             )
-        there = torch.zeros(
-            *own.shape, hard.shape[-1], dtype=self.rows.dtype, device=self.rows.device
-        )
-        there.scatter_(-1, self.places[..., None], own[..., None].to(there.dtype))
-        self.rows = torch.cat([self.rows.expand(len(there), -1, -1), there], 1)
-        known = points.expand(len(own), -1).gather(-1, self.places)
-        return torch.cat([rows, torch.where(own, known, 0.0)], -1)
+        self.places, self.rows = self.prior.rows.beside(hard)
+        if not self.places.shape[-1]:
+            return rows
+        places = self.places.expand(len(hard), -1)
+        own = hard.gather(-1, places)
+        wide = max(len(points), len(own))
+        known = points.expand(wide, -1).gather(-1, places.expand(wide, -1))
+        return torch.cat([rows.expand(wide, -1), torch.where(own, known, 0.0)], -1)
 
     def _take_points(self, w: Tensor) -> None:
         """What is left of the variances given points."""
@@ -129,29 +146,15 @@ class Given:
         """S in units in which its diagonal is 1, and its factor."""
         active = w > 0
         noise = torch.where(active, 1 / torch.where(active, w, 1.0), 0.0)
-        gram = self.rows @ self.times(self.rows).mT + noise.diag_embed()
-        before = (self.prior.times(self.rows) * self.rows).sum(-1)
-        size = torch.maximum(gram.diagonal(dim1=-2, dim2=-1), SMALL_SHARE * before)
+        own = self.rows.variance(self.left, self.directions) + noise
+        before = self.rows.variance(self.prior.rest, self.prior.directions)
+        size = torch.maximum(own, SMALL_SHARE * before)
         self.scale = torch.where(active & (size > TINY), size.clamp_min(TINY).rsqrt(), 0.0)
-        self.scaled = gram * self.scale[:, None] * self.scale[..., None]
-        idle = (self.scale == 0).to(gram.dtype)
-        for shift in SHIFTS:
-            more = torch.where(noise <= shift * size, shift, 0.0) + idle
-            self.lower, failed = torch.linalg.cholesky_ex(self.scaled + more.diag_embed())
-            if not bool(failed.any()):
-                break
-
-    def times(self, v: Tensor) -> Tensor:
-        """The covariance given the points, times v."""
-        return spread_by(self.left, self.directions, v)
+        self.factor = factor_of(self.rows, self.left, self.directions, noise, self.scale)
 
     def multipliers(self, r: Tensor) -> Tensor:  # (P, K)
         """S^-1 r, refined: rows may repeat each other."""
-        r = (r * self.scale)[..., None]
-        found = torch.cholesky_solve(r, self.lower)
-        for _ in range(REFINED):
-            found = found + torch.cholesky_solve(r - self.scaled @ found, self.lower)
-        return found[..., 0] * self.scale
+        return self.factor.solve(r * self.scale) * self.scale
 
     def at(self, mean: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The field given these values of points and rows, and the force of each, (P, N + K).
@@ -167,7 +170,7 @@ class Given:
     def once(self, mean: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """As `at`, solved once."""
         prior, places = self.prior, self.places.expand(len(mean), -1)
-        points, rows = value.split([mean.shape[-1], prior.rows.shape[-2]], -1)
+        points, rows = value.split([mean.shape[-1], prior.rows.count], -1)
         rows = torch.cat([rows, points.gather(-1, places)], -1)
         u, z = mean, None
         if prior.directions is not None:
@@ -176,8 +179,8 @@ class Given:
             u = u + product(prior.directions.mT, z)
         nearer = u + self.gain * torch.where(self.seen, points - u, 0.0)
         u = torch.where(self.gain == 1, points, nearer)
-        multiplier = self.multipliers(rows - product(self.rows, u))
-        pull = product(self.rows.mT, multiplier)
+        multiplier = self.multipliers(rows - self.rows.apply(u))
+        pull = self.rows.back(multiplier)
         u, free = u + self.left * pull, mean + prior.rest * pull
         if prior.directions is not None:
             along = product(self.directions, pull)
@@ -193,35 +196,12 @@ class Given:
         return u, torch.cat([force.scatter_add(-1, places, own), multiplier], -1)
 
 
-def _places(some: Tensor) -> Tensor:  # (P, most)
-    """Where it is true in each part, first; as many as the part with most of them has."""
-    most = int(some.sum(-1).max()) if some.numel() else 0
-    if not most:
-        return torch.zeros(len(some), 0, dtype=torch.int64, device=some.device)
-    return some.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :most]
+def is_thin(rest: Tensor, directions: Tensor | None) -> Tensor:  # (P or 1, N)
+    """Whether directions move a point almost alone, or nothing does."""
+    return rest <= (0 if directions is None else THIN * (rest + directions.square().sum(1)))
 
 
 def precision_of(variance: Tensor) -> Tensor:
     """1 / variance, infinite where that is 0, with a gradient of 0 there."""
     exact = variance == 0
     return torch.where(exact, torch.inf, 1 / torch.where(exact, 1.0, variance))
-
-
-def picked(t: Tensor, index: Tensor) -> Tensor:
-    """Some parts of what has one axis of them, which is 1 where all share it."""
-    return t if len(t) == 1 else t.index_select(0, index)
-
-
-def product(matrix: Tensor, v: Tensor) -> Tensor:  # (P, K, N), (P, N) to (P, K)
-    if len(matrix) == 1 and len(v) > 1:
-        return v @ matrix[0].mT
-    return (matrix @ v[..., None])[..., 0]
-
-
-def spread_by(rest: Tensor, directions: Tensor | None, v: Tensor) -> Tensor:
-    """(F^T F + D) v, (P, N) or (P, K, N)."""
-    wide = v[:, None] if v.ndim == 2 else v
-    total = wide * rest[:, None]
-    if directions is not None:
-        total = total + (wide @ directions.mT) @ directions
-    return total[:, 0] if v.ndim == 2 else total

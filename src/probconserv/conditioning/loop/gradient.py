@@ -19,15 +19,16 @@ from ...laws.law import Rows
 from ...support.errors import DegenerateError
 from ...support.gradients import as_if
 from ...support.tolerances import TINY
-from .given import Given, picked, product
+from .given import Given
 from .programme import Programme
+from .reading import picked, product
 
 
 def nearest_with_gradient(problem: Programme, u: Tensor, active: Tensor, force: Tensor) -> Tensor:
     """`u`, the nearest fields of the problem, with their gradient."""
     prior, *rest = problem[:6]
     known = problem.detached(), u.detach(), active, force
-    found: Tensor = Moved.apply(known, prior.rest, prior.directions, prior.rows, *rest)  # type: ignore[no-untyped-call]
+    found: Tensor = Moved.apply(known, prior.rest, prior.directions, prior.rows.values, *rest)  # type: ignore[no-untyped-call]
     return found
 
 
@@ -74,7 +75,7 @@ def _gradients(
     each: tuple[Callable[[], Tensor | None], ...] = (
         lambda: r * q,
         lambda: None if f is None else _outer(product(f, q), r, f) + _outer(product(f, r), q, f),
-        lambda: _outer(force[:, n:], y, prior.rows) + _outer(h[:, n:], u, prior.rows),
+        lambda: prior.rows.outer(force[:, n:], y) + prior.rows.outer(h[:, n:], u),
         lambda: r,
         lambda: -h * (active == 0),
         lambda: -h * (active == 0) * force * problem.noise.square(),

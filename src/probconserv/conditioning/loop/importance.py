@@ -23,8 +23,8 @@ from ...fields.covariances import Fields
 from ...fields.gaussian import Normals
 from ...support.errors import InfeasibleError, InputError, warn_implausible
 from ...support.tolerances import HOLDS
-from .given import product
 from .linearised import MOST_DENSE, DenseStep, NonlinearProblem
+from .reading import product
 from .solved import NonlinearSolved, uncompiled
 
 STEPS, SHORTEST = 60, 2.0**-20  # of Newton's method; share of a step

@@ -21,6 +21,7 @@ from .gradient import nearest_with_gradient
 from .linearised import DenseStep, NonlinearProblem
 from .nearest import nearest
 from .programme import Programme, in_units
+from .reading import Full
 
 ROUNDS, MOST = 60, 1 << 26  # tangents at most, and numbers in those of all parts
 
@@ -137,7 +138,7 @@ def _programme(problem: NonlinearProblem, tangents: Tangents, side: Tensor | Non
     rows = torch.cat([problem.fixed.expand(len(bent), -1, -1), bent], 1)
     none = torch.zeros_like(problem.mean)
     rest = none[:1] if problem.rest is None else problem.rest
-    prior = Prior(rest, problem.directions, rows)
+    prior = Prior(rest, problem.directions, Full(rows))
     linear = problem.value[:, :start]
     target = torch.cat([none, linear, value], 1)
     known = torch.zeros_like(value) if side is not None else torch.full_like(value, torch.inf)

@@ -20,8 +20,8 @@ from ...solvers.factor import Factor
 from ...solvers.iterative import Iterative
 from ...support.tolerances import CONVERGED, HOLDS, ROUNDED, TINY
 from ...support.tree import Node
-from .given import product
-from .within import Layout
+from .layout import Layout
+from .reading import product
 
 MOST_DENSE = 1024  # rows of a part up to which they are a matrix
 SMALL = 1e-3  # share of mean and standard deviation below which values count as this much

@@ -3,36 +3,21 @@ those that do not get there."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...support import checks as check
 from ...support.errors import ProbConservError
 from ..recentred import GRADIENTS, learning, until_they_stay
 from .gauss_newton import PART, Failure, along_the_way, most_probable, with_gradient
 from .kinks import across_kinks, kinked_with_gradient
 from .linearised import NonlinearProblem
+from .refused import Names
 
 STAGES = (4, 16)  # on the way to draws that do not get to the laws at once
 SOON = 20  # steps, after which kinks are looked for
 AT_ONCE = 1 << 24  # numbers of Jacobians that are held together
-
-
-@dataclass(frozen=True)
-class Names:
-    """What errors call the parts of a problem."""
-
-    noun: str
-    sizes: Sequence[int]  # of the axes that number parts; of draws the first is that of draws
-
-    def __call__(self, part: int) -> str:
-        index = check.unravelled(part, self.sizes)
-        if self.noun == "solution":
-            return f"solution {index[0] if len(index) == 1 else index or 0}"
-        return f"{self.noun} {index[0]}" + f" of solution {index[1:]}" * (len(index) > 1)
 
 
 def in_chunks(

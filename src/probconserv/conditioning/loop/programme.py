@@ -18,9 +18,11 @@ from ...support.tolerances import (
     SETTLED,
     TINY,
 )
-from .given import Given, Prior, picked, product
+from .given import Given, Prior
+from .reading import Full, Reading, picked, product
 
 SETTLING = 3  # solves of the exact laws alone
+SAMPLES, SEED = 8, 1  # draws that give units, and what they are drawn from
 BEYOND = 1e7  # standard deviations: a set that is further away is empty
 
 
@@ -51,7 +53,7 @@ class Programme(NamedTuple):
     def learns(self) -> bool:
         """Whether anything in it has a gradient."""
         prior, *rest = self
-        given = prior.rest, prior.directions, prior.rows, *rest
+        given = prior.rest, prior.directions, prior.rows.values, *rest
         return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given)
 
     def narrowed(self, std: Tensor) -> "Programme":
@@ -135,11 +137,15 @@ def in_units(
         target = value.detach().expand(len(mean), -1).clone()
         sharp = precision * plain.variances > 1 / NEARLY_EXACT  # noise that rounding hides
         nearly = (sharp & precision.isfinite())[:, points:]
-        rows = torch.where(sharp[:, points:, None], plain.rows, 0.0)
+        rows = plain.rows.only(sharp[:, points:])
         ends = low[:, :points], high[:, :points]
         own = target[:, points:]
-        target[:, points:] = torch.where(nearly, own.clamp(*_range(rows, *ends)), own)
-        start, left = _given_rows(plain, mean.detach(), rows, torch.where(sharp, target, 0.0))
+        target[:, points:] = torch.where(nearly, own.clamp(*rows.span(*ends)), own)
+        known = torch.where(sharp, target, 0.0)
+        if isinstance(rows, Full):
+            start, left = _given_rows(plain, mean.detach(), rows, known)
+        else:
+            start, left = _given_many(plain, mean.detach(), sharp, known)
         fixed, at = left <= FIXED_BY_LAWS**2 * plain.variances, plain.read(start)
         broken = torch.where(fixed, torch.maximum(low - at, at - high).clamp_min(0), 0.0)
         side, room = _at_ends(rows, target[:, points:], *ends)
@@ -148,9 +154,9 @@ def in_units(
         pinned = torch.cat([side, torch.zeros_like(own)], -1)
         pinned = torch.where(low == high, 1.0, pinned) * ~fixed
         target = torch.where(pinned > 0, low, torch.where(pinned < 0, high, target))
-        stays = (fixed | (pinned != 0))[:, None, :points]
-        known = ~((plain.rows != 0) & ~stays).any(-1)  # rows that read nothing else weigh nothing
-        idle = torch.cat([torch.zeros_like(side, dtype=torch.bool), known], -1) & ~sharp
+        free = (~(fixed | (pinned != 0)))[:, :points].double()
+        still = plain.rows.sizes(free) == 0  # rows that read nothing free weigh nothing
+        idle = torch.cat([torch.zeros_like(side, dtype=torch.bool), still], -1) & ~sharp
         changed = (pinned != 0) | (sharp & precision.isfinite())
     precision = torch.where(idle, 0.0, precision)
     if bool(changed.any()):
@@ -163,55 +169,61 @@ def in_units(
     return problem, Start(start, fixed, broken)
 
 
-def _given_rows(prior: Prior, mean: Tensor, rows: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """The fields given exact rows, some of the prior's, the others 0; and all variances left."""
-    cross = prior.times(rows)
-    gram = rows @ cross.mT
+def _given_rows(prior: Prior, mean: Tensor, rows: Full, value: Tensor) -> tuple[Tensor, Tensor]:
+    """The fields given exact rows, the others 0; and all variances that are left."""
+    own = rows.values
+    cross = prior.times(own)
+    gram = own @ cross.mT
     before = gram.diagonal(dim1=-2, dim2=-1)
     factor = Factor(gram, before, torch.zeros_like(before))
     start = mean
     for _ in range(SETTLING):  # the first time by all of it, then by its rounding
-        away = value[:, mean.shape[-1] :] - product(rows, start)
+        away = value[:, mean.shape[-1] :] - rows.apply(start)
         start = start + product(cross.mT, factor.solve(away[:, None])[:, 0])
-    seen = torch.cat([cross.mT, prior.rows @ cross.mT], 1)
+    seen = torch.cat([cross.mT, prior.rows.along(cross)], 1)
     return start, (prior.variances - factor.whiten(seen).square().sum(-1)).clamp_min(0)
 
 
-def _range(rows: Tensor, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:  # (P, K) each
-    """The least and the most of each row within bounds."""
-    least, most = (
-        torch.where(rows == 0, 0.0, rows * torch.where(rows > 0, *each)).sum(-1)
-        for each in ((low[:, None], high[:, None]), (high[:, None], low[:, None]))
-    )
-    return least, most
+def _given_many(prior: Prior, mean: Tensor, sharp: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """As `_given_rows`, with variances as mean squares of some draws: they are but units."""
+    given, start = Given(prior, torch.where(sharp, torch.inf, 0.0)), mean
+    for _ in range(SETTLING):
+        start = given.once(start, value)[0]
+    if prior.left is None or not torch.equal(prior.left[0], sharp):
+        generator, parts = torch.Generator().manual_seed(SEED), len(given.said)
+        each, total = SAMPLES if parts == 1 else 1, torch.zeros_like(prior.variances)
+        for _ in range(SAMPLES // each):  # draws of one part are solved for together
+            y = prior.draw(each * parts, generator)
+            squares = prior.read(given.once(y, torch.zeros_like(prior.read(y)))[0]).square()
+            total = total + squares.unflatten(0, (each, parts)).sum(0) / SAMPLES
+        prior.left = sharp, total
+    return start, prior.left[1]
 
 
 def _at_ends(
-    rows: Tensor, value: Tensor, low: Tensor, high: Tensor
+    rows: Reading, value: Tensor, low: Tensor, high: Tensor
 ) -> tuple[Tensor, Tensor]:  # (P, N) each
     """Where a row has its least or its largest value points are at a bound: 1 low, -1 high. How
     far others may move from theirs, however wide the prior is."""
-    side = value.new_zeros(len(value), rows.shape[-1])
+    side = value.new_zeros(len(value), rows.size)
     room = torch.full_like(side, torch.inf)
-    if not rows.shape[-2]:
-        return side, room
-    size, reads = rows.abs(), rows != 0
-    for sign, end in zip((1.0, -1.0), _range(rows, low, high), strict=True):
-        away = sign * (value - end)[..., None]
-        scale = (
-            value.abs()
-            + (size @ torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)[..., None])[
-                ..., 0
-            ]
-        )[..., None]
-        there = reads & end.isfinite()[..., None] & (away.abs() <= 4 * EPS * scale)
-        found = torch.where(there, torch.sign(sign * rows), 0.0).sum(1).sign()
+    g = rows.values
+    size, reads = g.abs(), g != 0
+    far = torch.maximum(low.abs(), high.abs()).nan_to_num(posinf=0.0)
+    scale = value.abs() + rows.sizes(far)
+    for sign, each in zip((1.0, -1.0), rows.span(low, high), strict=True):
+        away = sign * (value - each)
+        there = each.isfinite() & (away.abs() <= 4 * EPS * scale)
+        at = rows.of_rows(there) & reads
+        found = rows.by_point(torch.where(at, torch.sign(sign * g), 0.0)).sign()
         side = torch.where(side != 0, side, found)
-        free = reads & ~there & (away > 0)
-        room = torch.minimum(room, torch.where(free, away / size, torch.inf).amin(1))
+        free = reads & rows.of_rows(~there & (away > 0))
+        room = torch.minimum(
+            room, rows.least(torch.where(free, rows.of_rows(away) / size, torch.inf))
+        )
     return side, room
 
 
 def terms_of(prior: Prior, u: Tensor) -> Tensor:  # (P, N + K)
     """The sizes of the terms of points and rows."""
-    return torch.cat([u.abs(), product(prior.rows.abs(), u.abs())], -1)
+    return torch.cat([u.abs(), prior.rows.sizes(u.abs())], -1)

@@ -1,12 +1,13 @@
 """Why no field is given back: what is said of linear laws and inequalities that none obeys."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...support.tolerances import CONVERGED, EASY
-from ...support.values import span
+from ...support.values import span, unravelled
 from .programme import BEYOND, Nearest, Programme
 
 WAYS = (
@@ -55,17 +56,17 @@ def out_of_reach(
     problem: Programme, part: int, ends: tuple[Tensor, Tensor], names: Sequence[str]
 ) -> str:
     """A row of a law that no field within bounds obeys, in words, or nothing."""
-    rows, value, precision, low, high = (
+    value, precision, low, high = (
         t[part if len(t) > 1 else 0]
-        for t in (problem.prior.rows, problem.value, problem.precision, problem.low, problem.high)
+        for t in (problem.value, problem.precision, problem.low, problem.high)
     )
-    first = len(value) - len(names)
-    g, exact = rows[len(rows) - len(names) :], precision[first:].isinf()
+    first, own = len(value) - len(names), [end[None] for end in ends]
+    rows = problem.prior.some(torch.tensor([part], device=value.device)).rows
+    last, exact = slice(rows.count - len(names), None), precision[first:].isinf()
     low, high = (torch.where(exact, value[first:], end[first:]) for end in (low, high))
-    pairs = ends, ends[::-1]
-    terms = [torch.where(g == 0, 0.0, g * torch.where(g > 0, *pair)) for pair in pairs]
-    least, most = (t.sum(-1) for t in terms)
-    sizes = [*(t.abs().nan_to_num(posinf=0.0).sum(-1) for t in terms)]
+    least, most = (x[0, last] for x in rows.span(*own))
+    far = [torch.where(end.isfinite(), end.abs(), 0.0) for end in own]
+    sizes = [rows.sizes(torch.maximum(*far))[0, last]]
     sizes += [x.abs().nan_to_num(posinf=0.0) for x in (low, high)]
     near = CONVERGED * torch.stack(sizes).amax(0)
     wrong = (low > most + near) | (high < least - near)
@@ -76,3 +77,17 @@ def out_of_reach(
     said = f"{lower:.10g}" if lower == upper else span(lower, upper, digits=10)
     reach = span(float(least[i]), float(most[i]), digits=10)
     return f"{names[i]} is {said}, but within the inequalities it can only be {reach}. {WAYS}"
+
+
+@dataclass(frozen=True)
+class Names:
+    """What errors call the parts of a problem."""
+
+    noun: str
+    sizes: Sequence[int]  # of the axes that number parts; of draws the first is that of draws
+
+    def __call__(self, part: int) -> str:
+        index = unravelled(part, self.sizes)
+        if self.noun == "solution":
+            return f"solution {index[0] if len(index) == 1 else index or 0}"
+        return f"{self.noun} {index[0]}" + f" of solution {index[1:]}" * (len(index) > 1)

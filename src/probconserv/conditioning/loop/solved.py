@@ -14,7 +14,6 @@ from ...fields.gaussian import Field, Normals
 from ...fields.state import State, covariance_of
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
-from ...laws.maps import Map, Matrix, Sum
 from ...laws.nonlinear import Curved
 from ...solvers.engine import free_axes, solve
 from ...solvers.shrinkage import shrinks, shrunk
@@ -26,11 +25,14 @@ from ..recentred import WIDER, loosened, stand_in, until_they_stay
 from ..unmeasured import Eliminated, Way, finite
 from .bounded import Bounded
 from .gauss_newton import Failure
+from .layout import Layout, at_bounds, pairs_that_rise
 from .linearised import MOST_DENSE, NonlinearProblem, joined
-from .parts import AT_ONCE, Names, in_chunks, learned, places_across, refused, stayed
-from .within import rows_that_rise
+from .parts import AT_ONCE, in_chunks, learned, places_across, refused, stayed
+from .refused import Names
+from .within import Within
 
 Work = TypeVar("Work", bound=Callable[..., Any])
+SINGLE_EPS = torch.finfo(torch.float32).eps  # results of half precision are single
 QUICK = 2  # rounds in which unmeasured points mostly settle
 SHARE, FEW = 10, 3  # at most one of so many draws is drawn again, and so often any solution
 
@@ -90,12 +92,17 @@ class NonlinearSolved(Solved):
         self.rows = tuple(each.over(shapes, lead) for each in rows)
         self.open = tuple(v == torch.inf for v in self.asked.variance)
         self.is_measured = not any(bool(at.any()) for at in self.open)
+        self.eps = max(torch.finfo(field.dtype).eps for field in prior.parts)
+        self.places: tuple[Fields, ...] = ()  # where laws have more slopes that hold at the point
+        if self.is_large:
+            self.mean = tuple(u[-1] for u in self._within().draws(0, None))
+            return
         problem, found, kinked = self._found(Names("solution", shapes[0][:lead]))
         across = places_across(problem, found.detach(), kinked)
         self.places = tuple(
             tuple(u.reshape(s) for u, s in zip(problem.fields(place), shapes, strict=True))
             for place in across.unbind(1)
-        )  # where the laws have more slopes that hold at the point
+        )
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.mean = tuple(u.reshape(s) for u, s in pairs)
 
@@ -166,6 +173,22 @@ class NonlinearSolved(Solved):
         return self.before[0].ndim - self.dims[0]
 
     @property
+    def is_large(self) -> bool:
+        """Whether linear laws have so many rows that `Within` serves, which takes no others."""
+        others = self.back or self.curved or any(rows.side for rows in self.rows)
+        if not self.low or others or not self.is_measured:
+            return False
+        layout = Layout(tuple(u.shape for u in self.before), self.before[0].ndim - self.dims[0])
+        return layout.has_many(self.rows, pairs_that_rise(self.slopes, self._own))
+
+    def _within(self) -> Within:
+        """The same fields, laws and inequalities, where all laws are linear."""
+        ends = zip(self.low, self.high, self.slopes, strict=True)
+        limits = [Limits(low, high, slopes) for low, high, slopes in ends]
+        grain = 4 * min(self.eps, SINGLE_EPS)
+        return Within(self.rows, self.before, self.root, limits, 16 * self.eps, grain)
+
+    @property
     def stated(self) -> tuple[Any, ...]:
         """The laws as they were stated."""
         return (*self.rows, *self.curved)
@@ -214,24 +237,6 @@ class NonlinearSolved(Solved):
             rows.side = each.side
         return found
 
-    def _at_bounds(self, u: Fields) -> list[Rows]:
-        """What is at a bound, as exact rows."""
-        found = []
-        for i, (x, low, high) in enumerate(zip(u, self.low, self.high, strict=bool(self.low))):
-            there, own = ((x == low) | (x == high)).double(), x.shape[self.lead :]
-            maps: list[tuple[str, Map, Tensor, Tensor | None]] = []
-            maps.append(("bounds", Sum(there, 0), there * x.detach(), None))
-            if self.slopes[i]:
-                rising = Matrix(rows_that_rise(self.slopes[i : i + 1], [own]).to(x.device), own)
-                size = rising.entrywise(1).apply(x.abs() + self.root.variance[i].sqrt())
-                tied = rising.apply(x).abs() <= HOLDS * size
-                level = tied.double()
-                maps.append(("monotone", rising, torch.zeros_like(level), level))
-            for label, one, value, present in maps:
-                each = tuple(one if i == j else None for j in range(len(u)))
-                found.append(Rows(label, each, value, torch.zeros_like(value), present, True))
-        return found
-
     @once
     def _gaussian(self) -> tuple[tuple[Rows, ...], Way, tuple[Tensor, ...]]:
         """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
@@ -240,7 +245,9 @@ class NonlinearSolved(Solved):
             near = (*self.rows, *self._near(self.mean), *slopes)
             laws = [each for each in near if not each.side]
             limits = [_held(each, self.mean) for each in near if each.side]
-            limits += self._at_bounds(self.mean)
+            sizes = [x.abs() + v.sqrt() for x, v in zip(self.mean, self.root.variance, strict=True)]
+            ends = list(zip(self.low, self.high, self.slopes, strict=True))
+            limits += at_bounds(self.mean, ends, sizes, self.lead)
             if self.is_measured:
                 way: Way = solve((*laws, *limits), self.root)
             else:
@@ -269,6 +276,8 @@ class NonlinearSolved(Solved):
     def drawn(self, normals: Normals) -> tuple[Fields, int]:
         """The same, and how many of them were drawn again, as the first did not get to the laws."""
         y, noise = self._unmoved(normals)
+        if self.is_large:
+            return self._within().moved(y, noise), 0
         names = self._names("draw", y)
         found = torch.empty(math.prod(names.sizes), sum(map(math.prod, self._own)), **_like(y[0]))
         kinked = torch.zeros(len(found), dtype=torch.bool, device=found.device)
@@ -294,6 +303,8 @@ class NonlinearSolved(Solved):
     def moved(self, y: Fields, noun: str) -> Fields:
         """Fields moved to the laws; noun: what errors call them."""
         noise = [x.new_zeros(()).expand(len(y[0]), *n) for n, x in self._rows_of()]
+        if self.is_large:
+            return self._within().moved(y, noise)
         names = self._names(noun, y)
         every = torch.arange(math.prod(names.sizes), device=y[0].device)
         found, kinked, failed = self._moved(y, noise, every)
@@ -307,7 +318,7 @@ class NonlinearSolved(Solved):
     @property
     def _own(self) -> list[torch.Size]:
         """The shape of each field in a part."""
-        return [u.shape[self.lead :] for u in self.before]
+        return [u.shape[u.ndim - n :] for u, n in zip(self.before, self.dims, strict=True)]
 
     def _rows_of(self) -> list[tuple[tuple[int, ...], Tensor]]:
         """The shape of the rows of each law, and the variance of their noise."""

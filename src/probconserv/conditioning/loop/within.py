@@ -6,110 +6,29 @@ point is the mean, moved in the same way.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ...fields.blocks import root_of
 from ...fields.covariances import Correlated, Fields, Independent
-from ...fields.gaussian import random_normals
+from ...fields.gaussian import Normals, random_normals
 from ...laws.inequalities import Limits, sloping_axes
 from ...laws.law import Rows
-from ...support.errors import InfeasibleError, InputError
+from ...support.errors import InfeasibleError
 from ...support.tolerances import CONVERGED, EPS, ROUNDED, SETTLED, TINY, UNREACHED
 from ...support.values import unravelled
 from ..audit import check_met
 from ..recentred import GRADIENTS, WIDER, check_draws, learning, stand_in, until_they_stay
-from .given import Given, Prior, precision_of
+from .given import Given, Prior, is_thin, precision_of
 from .gradient import nearest_with_gradient
+from .layout import Layout, pairs_that_rise, reading_of
 from .nearest import nearest
 from .programme import Nearest, Programme, Start, in_units, terms_of
 from .refused import FIXED, OFF, out_of_reach, refusal
 
 AT_ONCE = 1 << 24  # numbers of rows and directions that are held together
-MOST_ROWS, MOST = 2500, 1 << 27  # rows and directions of one part; times its points
 TRIES = 6  # at taking rounding off exact rows
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Fields as vectors: for each part the points of all fields side by side."""
-
-    shapes: tuple[torch.Size, ...]
-    lead: int  # how many first axes number the parts
-
-    @property
-    def sizes(self) -> list[int]:
-        return [math.prod(shape[self.lead :]) for shape in self.shapes]
-
-    @property
-    def parts(self) -> int:
-        return math.prod(self.shapes[0][: self.lead])
-
-    def flat(self, fields: Fields, more: int = 0) -> Tensor:  # (*more, *shape) to (*more, parts, N)
-        triples = zip(fields, self.shapes, self.sizes, strict=True)
-        each = [
-            x.expand((*x.shape[:more], *shape)).reshape(*x.shape[:more], self.parts, n)
-            for x, shape, n in triples
-        ]
-        return torch.cat(each, -1)
-
-    def fields(self, flat: Tensor) -> Fields:  # (*more, parts, N)
-        pairs = zip(flat.split(self.sizes, -1), self.shapes, strict=True)
-        return tuple(x.reshape(*flat.shape[:-2], *shape) for x, shape in pairs)
-
-    def matrix(self, rows: Rows) -> Tensor:  # (parts, K, N)
-        """The rows of a law."""
-        shape = rows.row_shape(self.shapes)
-        count = math.prod(shape[self.lead :])
-        eye = torch.eye(count, dtype=torch.float64, device=rows.value.device)
-        wide = eye.reshape(count, *[1] * self.lead, *shape[self.lead :]).expand((count, *shape))
-        found = [
-            eye.new_zeros(()).expand((count, *n)) if x is None else x
-            for x, n in zip(rows.adjoint(wide), self.shapes, strict=True)
-        ]
-        return self.flat(tuple(found), 1).movedim(0, 1)
-
-    def of_rows(self, rows: Rows, x: Tensor, more: int = 0) -> Tensor:  # to (*more, parts, K)
-        shape = rows.row_shape(self.shapes)
-        count = math.prod(shape[self.lead :])
-        return x.expand((*x.shape[:more], *shape)).reshape(*x.shape[:more], self.parts, count)
-
-
-def rows_that_rise(
-    slopes: Sequence[Sequence[tuple[int, int]]], shapes: Sequence[Sequence[int]]
-) -> Tensor:  # (K, N)
-    """Differences of neighbours that must not be negative, of the points of a part.
-
-    slopes: of each field, (axis, sign). shapes: of each field in one part.
-    """
-    each = [(shape, axis) for own, shape in zip(slopes, shapes, strict=True) for axis, _ in own]
-    count = sum(math.prod(shape) // shape[axis] * (shape[axis] - 1) for shape, axis in each)
-    check_size(sum(map(math.prod, shapes)), count)
-    pairs, start = [torch.zeros(0, 2, dtype=torch.int64)], 0
-    for own, shape in zip(slopes, shapes, strict=True):
-        numbers = start + torch.arange(math.prod(shape)).reshape(shape)
-        for axis, sign in own:
-            last = numbers.shape[axis] - 1
-            ends = numbers.narrow(axis, 0, last), numbers.narrow(axis, 1, last)
-            pairs.append(torch.stack([x.flatten() for x in ends[::sign]], -1))
-        start += math.prod(shape)
-    at = torch.cat(pairs)
-    found = torch.zeros(len(at), start, dtype=torch.float64)
-    signs = torch.tensor([-1.0, 1.0], dtype=torch.float64)
-    return found.scatter_(1, at, signs.expand(at.shape))
-
-
-def check_size(points: int, width: int) -> None:
-    """width: rows and directions of a part."""
-    if width > MOST_ROWS or width * points > MOST:
-        raise InputError(
-            f"`laws`: these tie {points} points to each other, by {width} rows and directions. "
-            f"Inequalities beside them are solved for up to {MOST_ROWS} of these, and {MOST} as "
-            "the product of the two. Ways out: laws and inequalities at each time by itself, a "
-            "field of independent points with one exact law, or a coarser grid."
-        )
 
 
 class Within:
@@ -136,11 +55,15 @@ class Within:
         self.laws = tuple(each.over(shapes, lead) for each in rows)
         self.mean, self.root = prior, root.joined(lead)
         own = [shape[lead:] for shape in shapes]
-        self.rising = rows_that_rise([one.slopes for one in limits], own).to(prior[0].device)
-        self.width = self._width()
-        check_size(sum(self.layout.sizes), self.width)
+        pairs = pairs_that_rise([one.slopes for one in limits], own).to(prior[0].device)
+        self.rising = len(pairs)
+        rest, directions = self._of_all()
+        few = 0 if directions is None else directions.shape[1]
+        moved = None if directions is None else (directions != 0).any(1)
+        thin = moved is not None and bool((is_thin(rest, directions) & moved).any())
+        reading, self.work = reading_of(self.laws, self.layout, pairs, few, thin)
+        self.prior = Prior(rest, directions, reading)  # of all parts, or one for all
         self.open = self.layout.flat(self.stands.open)
-        self._parts = self._of_all()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
         self.back: tuple[Tensor, ...] = ()  # on the way back, where that is straight through bounds
         if any(one.straight_through for one in limits):
@@ -148,24 +71,14 @@ class Within:
             self.back = tuple(self._ends(left, name) for name in ("low", "high"))
         self._start(rows, slack)
 
-    def _width(self) -> int:
-        """Rows and directions of a part."""
-        shapes = self.layout.shapes
-        counts = [math.prod(each.row_shape(shapes)[self.lead :]) for each in self.laws]
-        directions = 0 if isinstance(self.root, Independent) else len(self.root.directions[0])
-        return max(1, len(self.rising) + sum(counts) + directions)
-
-    def _of_all(self) -> tuple[Tensor, Tensor | None, Tensor]:
-        """D, F and J of all parts, or one that all share."""
+    def _of_all(self) -> tuple[Tensor, Tensor | None]:
+        """D and F of all parts, or one that all share."""
         layout, root = self.layout, self.root
-        matrices = [layout.matrix(rows) for rows in self.laws]
-        rising = self.rising.expand(max([1, *map(len, matrices)]), -1, -1)
         directions, own = None, root if isinstance(root, Independent) else root.rest
         if isinstance(root, Correlated):
             directions = layout.flat(root.directions, 1).movedim(0, 1)
-        rest = self.rising.new_zeros(1, sum(layout.sizes))
-        rest = rest if own is None else layout.flat(own.variance)
-        return rest, directions, torch.cat([rising, *matrices], 1)
+        rest = self.mean[0].new_zeros(1, sum(layout.sizes))
+        return rest if own is None else layout.flat(own.variance), directions
 
     def _ends(self, limits: Sequence[Limits], name: str) -> Tensor:
         each = zip(limits, self.layout.shapes, strict=True)
@@ -174,7 +87,7 @@ class Within:
     @torch.no_grad()
     def _start(self, rows: tuple[Rows, ...], slack: float) -> None:
         """Looks at exact laws alone; what these fix narrows the limits of what rises or falls."""
-        y, noise = self._drawn(0, None)
+        y, noise = self._drawn(None)
         u = torch.empty_like(y[0])
         wrong: InfeasibleError | None = None
         for parts in self._chunks(1):
@@ -202,41 +115,45 @@ class Within:
 
     def draws(self, n: int, generator: torch.Generator | None) -> Fields:  # (n + 1, *shape) each
         """`n` draws of each field and the point as the last, exactly within the limits."""
-        y, noise = self._drawn(n, generator)
+        normals = random_normals(n, generator, self.mean[0].device) if n else None
+        return self._all_moved(*self._drawn(normals))
+
+    def moved(self, y: Fields, noise: Sequence[Tensor]) -> Fields:  # (n, *shape) each
+        """Fields moved to the laws, with this noise of each law, and within the limits."""
+        pairs = zip(self.laws, noise, strict=True)
+        own = [self.layout.of_rows(law, x, 1) for law, x in pairs]
+        return self._all_moved(self.layout.flat(y, 1), own)
+
+    def _all_moved(self, y: Tensor, noise: Sequence[Tensor]) -> Fields:
+        """Some draws of some parts at a time."""
         found = []
-        for parts in self._chunks(n + 1):
-            given = parts, y[:, parts], [x[:, parts] for x in noise]
-            problem, _ = self._problem(*given)
-            at, last, std = self._nearest(problem, parts)
-            u = self._settled(problem.detached(), at, parts, std)
-            if problem.learns:
-                if self.back:
-                    problem, _ = self._problem(*given, ends=self.back)
-                    at, last, _ = self._nearest(problem, parts)
-                u = self._with_gradient(problem, u, at, last, parts)
-            found.append(u.unflatten(0, (n + 1, len(parts))))
+        for parts in self._chunks(len(y)):
+            each = []
+            for some in torch.arange(len(y), device=y.device).split(max(1, AT_ONCE // self.work)):
+                one = some[:, None]
+                given = parts, y[one, parts], [x[one, parts] for x in noise]
+                each.append(self._moved(given).unflatten(0, (len(some), len(parts))))
+            found.append(torch.cat(each))
         return self.layout.fields(torch.cat(found, 1) if found else y)
 
-    def _drawn(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
+    def _drawn(self, normals: Normals | None) -> tuple[Tensor, list[Tensor]]:
         """Draws of the fields before the laws, (n + 1, parts, N), and of the noise of each law."""
         layout, mean, noise = self.layout, self.layout.flat(self.mean)[None], []
         stds = [root_of(r.noise_variance).expand(r.row_shape(layout.shapes)) for r in self.laws]
-        if not n:
-            return mean, [
-                layout.of_rows(r, torch.zeros_like(x)[None], 1)
-                for r, x in zip(self.laws, stds, strict=True)
-            ]
-        normals = random_normals(n, generator, mean.device)
-        about = torch.where(self.open, 0.0, layout.flat(self.root.draw(normals), 1))
-        y = torch.cat([mean + about, mean])
+        y = mean
+        if normals is not None:
+            about = torch.where(self.open, 0.0, layout.flat(self.root.draw(normals), 1))
+            y = torch.cat([mean + about, mean])
         for rows, std in zip(self.laws, stds, strict=True):
-            drawn = torch.cat([std * normals(*std.shape), torch.zeros_like(std)[None]])
+            drawn = torch.zeros_like(std)[None]
+            if normals is not None:
+                drawn = torch.cat([std * normals(*std.shape), drawn])
             noise.append(layout.of_rows(rows, drawn, 1))
         return y, noise
 
     def _chunks(self, n: int) -> Iterator[Tensor]:
         """Parts that are worked on together."""
-        each = self.width * sum(self.layout.sizes) * n
+        each = self.work * n
         numbers = torch.arange(self.layout.parts, device=self.mean[0].device)
         yield from numbers.split(max(1, AT_ONCE // max(1, each))) if len(numbers) else ()
 
@@ -256,9 +173,8 @@ class Within:
             t = t if len(t) == 1 else t[parts]
             return t if len(t) == 1 else t.repeat(draws, *[1] * (t.ndim - 1))
 
-        rest, directions, rows = self._parts
-        prior = Prior(each(rest), None if directions is None else each(directions), each(rows))
-        before = mean.shape[-1] + len(self.rising)
+        prior = self.prior.with_parts(each)
+        before = mean.shape[-1] + self.rising
         values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
         for law, add in zip(self.laws, noise, strict=True):
             values.append((layout.of_rows(law, law.value)[parts] + add).flatten(0, 1))
@@ -267,7 +183,7 @@ class Within:
         precision = torch.where(precision.isinf(), precision, 0.0) if exact_only else precision
         count = value.shape[-1] - before
         free = mean.new_full((1, count), torch.inf)
-        rise = mean.new_zeros(1, len(self.rising))
+        rise = mean.new_zeros(1, self.rising)
         least, most = ends or (self.low, self.high)
         low = _beside([each(least), rise, -free])
         high = _beside([each(most), torch.full_like(rise, torch.inf), free])
@@ -306,6 +222,18 @@ class Within:
             mean = torch.where(open_, u, problem.mean)
         return u
 
+    def _moved(self, given: tuple[Tensor, Tensor, Sequence[Tensor]]) -> Tensor:
+        """The nearest fields of some parts, draws and noise, with their gradient."""
+        (problem, _), parts = self._problem(*given), given[0]
+        at, last, std = self._nearest(problem, parts)
+        u = self._settled(problem.detached(), at, parts, std)
+        if not problem.learns:
+            return u
+        if self.back:
+            problem, _ = self._problem(*given, ends=self.back)
+            at, last, _ = self._nearest(problem, parts)
+        return self._with_gradient(problem, u, at, last, parts)
+
     @torch.no_grad()
     def _settled(self, problem: Programme, found: Nearest, parts: Tensor, std: Tensor) -> Tensor:
         """Points at their bounds, and the rounding taken off exact rows by the others."""
@@ -326,7 +254,7 @@ class Within:
                 return u
             ends = [x[parts].repeat(len(u) // len(parts), 1) for x in self.tight]
             at = prior.read(u)[:, points:]
-            tied = (at <= 0) & (torch.arange(at.shape[-1], device=at.device) < len(self.rising))
+            tied = (at <= 0) & (torch.arange(at.shape[-1], device=at.device) < self.rising)
             held = torch.cat([(u <= ends[0]) | (u >= ends[1]) | pinned, tied], -1) | exact
             step = Given(prior, torch.where(held, torch.inf, 0.0)).at(torch.zeros_like(u), miss)[0]
             u = u + torch.where(off[:, None] > SETTLED, step, 0.0)
