@@ -26,6 +26,7 @@ from probconserv.conditioning.condition import solved
 from probconserv.diagnostics import diagnose as _diagnose
 from probconserv.diagnostics.causes import LEVEL, row_limit
 from probconserv.diagnostics.fronts import RULES
+from probconserv.diagnostics.tangents import Seen
 from probconserv.experiments.paper._experiments import UPDATES
 from probconserv.fields.state import covariance_of
 from probconserv.laws.law import Law
@@ -139,7 +140,8 @@ def _diagnosis(parts: pc.Diagonal, law: Law) -> tuple[Tensor, ...]:
     """The numbers of `diagnose(Mixture(parts).gaussian(), law)`, as in `DIAGNOSIS`."""
     points = pc.Mixture(parts).gaussian()
     covariance, rounding = covariance_of(points), _diagnose.rounding_of((points,))
-    rows = _diagnose.by_row(law, {"": points}, covariance, rounding)
+    seen = Seen(law, law.value)
+    rows = _diagnose.by_row(seen, points.mean.device, {"": points}, covariance, rounding)
     limit = row_limit(TIMES, None, rows["estimated"], LEVEL)
     _, sharing, wrong = _diagnose.judged(rows, limit, independent=True)
     compared = _diagnose.compared(rows, limit, sharing, timed=True)
