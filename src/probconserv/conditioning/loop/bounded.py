@@ -27,6 +27,7 @@ class Bounded(NonlinearProblem):
     """Fields given laws, within inequalities; see `NonlinearProblem`."""
 
     loose = ("rising",)
+    within = " within the inequalities"
 
     def __init__(self, *given: Any, low: Tensor, high: Tensor, slopes: tuple[Any, ...]) -> None:
         """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise."""
@@ -81,7 +82,7 @@ class BoundedStep(DenseStep):
     def __init__(self, problem: Bounded, look: Linearisation) -> None:
         super().__init__(problem, look)
         self.found: Nearest | None = None
-        self.gave = torch.zeros_like(look.u[:, 0], dtype=torch.bool)  # parts where laws gave way
+        self._gave = super().gave
 
     def programme(
         self, noise: Tensor | None = None, count: int | None = None, limits: Tensor | None = None
@@ -117,8 +118,8 @@ class BoundedStep(DenseStep):
             problem = self.problem
             with torch.no_grad():
                 self.found = nearest(self.programme().detached(), problem.active)
-                self.gave = ~self.found.solved
-                for noise in self._giving_way() if bool(self.gave.any()) else ():
+                self._gave = ~self.found.solved.clone()
+                for noise in self._giving_way() if bool(self._gave.any()) else ():
                     wrong = (~self.found.solved).nonzero()[:, 0]
                     some = self.programme(noise, limits=noise == problem.noise)
                     for whole, part in zip(
@@ -127,6 +128,10 @@ class BoundedStep(DenseStep):
                         whole[wrong] = part
                 problem.active = self.found.active
         return self.found
+
+    @property
+    def gave(self) -> Tensor:
+        return self._gave
 
     def _giving_way(self) -> tuple[Tensor, Tensor]:
         """Noise of laws that are not linear, where they leave no field as they are at u: of those
