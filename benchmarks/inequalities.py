@@ -3,11 +3,12 @@
 Draws of fields of 201 x 201 points with a known integral at each time, values that may not be
 negative or that rise, beside draws of the same fields with the integral alone; normal numbers
 included on both sides. Then how the draws score: coverage of intervals of 90 %, and CRPS beside
-that of the plain update. Prints Markdown tables.
+that of the plain update, and what gradients cost. Prints Markdown tables.
 """
 
 import math
 import sys
+import time
 
 import torch
 from timing import seconds
@@ -57,6 +58,49 @@ def times(functions: int, repeats: int) -> None:
     print(f"\nDraws without inequalities take {base:.2f} s.\n")
 
 
+def gradients(times: int = 64, side: int = 64, members: int = 20) -> None:
+    """Backward of the point within bounds / one `condition` without them, the least of 20."""
+    shape, low = (times, POINTS), torch.zeros((), dtype=torch.float64, requires_grad=True)
+
+    def normal(*size: int) -> Tensor:
+        return torch.randn(*size, generator=rng, dtype=torch.float64)
+
+    mean, rest = normal(*shape), 0.1 + normal(*shape).square()
+    total = torch.full(shape[:1], 0.5, dtype=torch.float64)
+    image, factor = normal(side, side) + 0.2, 0.3 * normal(members, side, side)
+    weights = torch.full((side, side), side**-2.0, dtype=torch.float64)
+    law, whole = pc.integral(x, total), pc.weighted_sum(weights, 0.3)
+    energy = pc.nonlinear(lambda u: (u + 0.1 * u**2).mean(), 2 * total, batch_dims=1)
+
+    def ensemble(mean: Tensor, factor: Tensor) -> pc.LowRank:
+        return pc.LowRank(mean, factor, 0.01, event_dims=2)
+
+    jobs = {
+        f"{times} x {POINTS}, integral, project": (pc.Diagonal, (mean, rest), law, None),
+        f"{times} x {POINTS}, integral, draws": (pc.Diagonal, (mean, rest), law, 2),
+        f"{side} x {side}, {members} members, total": (ensemble, (image, factor), whole, 2),
+        f"{times} x {POINTS}, nonlinear": (pc.Diagonal, (mean, rest), energy, 0),
+    }
+    print("| field and law | backward of the point, ms | / `condition` without bounds |")
+    print("|---|---|---|")
+    for name, (field, given, one, draws) in jobs.items():
+        given = [t.clone().requires_grad_() for t in given]
+        plain, back = [], []
+        for _ in range(20):
+            start = time.perf_counter()
+            pc.condition(field(*(t.detach() for t in given)), one).mean.sum()
+            plain.append(time.perf_counter() - start)
+            prior, limit = field(*given), pc.bounds(low)
+            if draws is None:
+                u = pc.project(prior, one, limit).mean
+            else:
+                u = pc.condition(prior, one, limit, draws=draws, generator=rng).point
+            start = time.perf_counter()
+            torch.autograd.grad(u.sum(), [given[0], low])
+            back.append(time.perf_counter() - start)
+        print(f"| {name} | {1e3 * min(back):.2f} | {min(back) / min(plain):.1f} |")
+
+
 def scores(functions: int = 2) -> None:
     """The truth is a draw of the prior, or 0 where that is negative."""
     mean = torch.randn(functions, TIMES, POINTS, generator=rng, dtype=torch.float64)
@@ -87,4 +131,5 @@ def scores(functions: int = 2) -> None:
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 10
     times(count, repeats=max(1, math.ceil(10 / count)))
+    gradients()
     scores()

@@ -214,7 +214,8 @@ def test_errors_name_the_bound_the_row_and_the_way_out():
         pc.condition(prior, pc.integral(X, [1.0, 3.0]), pc.bounds(0.0, 2.0))
     fixed = pc.Diagonal(np.full((2, 9), -1.0), np.where(np.arange(9) == 4, 0.0, 1.0))
     with pytest.raises(
-        pc.errors.InfeasibleError, match=r"no variance.*is -1 and .* must be 0 or more"
+        pc.errors.InfeasibleError,
+        match=r"no variance at \[0, 4\] is -1 and .* allow is 0\. Ways out",
     ):
         pc.condition(fixed, pc.bounds(low=0.0))
     with pytest.raises(pc.errors.InputError, match="`of`: `bounds` speaks of 'v'"):

@@ -9,8 +9,10 @@ import probconserv as pc
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = "air_temperature", "sea_surface", "heat_budget"  # test_climate_files, test_heat_budget
 FEWER = {  # of what makes an example slow and shows nothing more
+    "euler_tube": {"CELLS, DRAWS, TIME, GAMMA = 64, 20,": "CELLS, DRAWS, TIME, GAMMA = 20, 2,"},
     "falling_front": {"draws=1000": "draws=100"},
     "finite_volumes": {"CELLS, TIMES, SPEED, WIDTH = 201,": "CELLS, TIMES, SPEED, WIDTH = 33,"},
+    "flow_sheet": {"UNITS, OUT, DRAWS = 12, 12, 50": "UNITS, OUT, DRAWS = 12, 12, 2"},
     "foreign_network": {"in range(500)": "in range(5)"},
     "positive_tracer": {"STEPS = 3_000_000, 20": "STEPS = 3_000_000, 3", "TEST, 16": "TEST, 3"},
     "shallow_water": {"STEPS, FURTHER = 8, 50, 150": "STEPS, FURTHER = 2, 3, 4"},

@@ -115,7 +115,7 @@ def conditioned(data):
         network = kind.build(source, recipe, sizes)
     task = FieldTask(network, source, recipe, 0, slice(None), torch.device("cpu"))
     mean, std = network(data.inputs.float(), [a.float() for a in data.axes])
-    return task, task._conditioned(mean, std, data)[0]
+    return task, task._conditioned(mean, std, data).mean
 
 
 @pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")

@@ -208,7 +208,7 @@ def test_results_without_draws_say_what_they_cannot():
     with pytest.raises(pc.errors.InputError, match="`post` is within inequalities"):
         pc.audit(post)
     mixture = pc.Mixture(pc.Diagonal(np.zeros((2, 1, 3)), 1.0))
-    with pytest.raises(pc.errors.InputError, match="`field`: a mixture takes linear laws"):
+    with pytest.raises(pc.errors.InputError, match="`field`: a mixture takes inequalities"):
         pc.condition(mixture, low, draws=0)
     for wrong in (1, -1):
         with pytest.raises(pc.errors.InputError, match="`draws`"):

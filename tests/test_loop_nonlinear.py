@@ -210,3 +210,33 @@ def test_the_variance_of_points_that_are_tied_is_that_of_their_equality(kind):
     wanted = pc.condition(prior, law, pc.linear(tied, [0.0, 0.0]))
     torch.testing.assert_close(found.point, wanted.mean, rtol=0, atol=1e-12)
     torch.testing.assert_close(found.variance, wanted.variance)
+
+
+def test_a_law_need_only_be_defined_within_bounds():
+    rng = np.random.default_rng(SEED)
+    mean = np.concatenate([[-0.2], rng.uniform(0.3, 1.0, 4)])
+    entropy = pc.nonlinear(lambda u: (u * u.log()).sum(), -1.2)
+    post = pc.condition(pc.Diagonal(mean, 0.04), entropy, pc.bounds(low=0.01), draws=0)
+    draws = post.sample(3, generator())
+    for u in (post.point, draws):
+        assert float(u.min()) >= 0.01
+        assert float((u * u.log()).sum(-1).add(1.2).abs().max()) < 1e-11
+
+
+def test_pressure_stays_positive_where_density_and_energy_are_next_to_nothing():
+    rng, n = np.random.default_rng([SEED, 1]), 20
+    x = torch.linspace(-1, 1, n, dtype=torch.float64)
+    density = 0.02 + x.abs()
+    truth = {"rho": density, "m": density * x, "E": density * (0.05 + x.square() / 2)}
+    noisy = {name: u + 0.03 * torch.from_numpy(rng.normal(size=n)) for name, u in truth.items()}
+    state = pc.State(**{name: pc.Diagonal(u, 0.03**2) for name, u in noisy.items()})
+    total = [pc.weighted_sum(torch.ones(n), u.sum(), of=name) for name, u in truth.items()]
+
+    def pressure(s):
+        return 0.4 * (s["E"] - s["m"].square() / s["rho"] / 2)
+
+    laws = *total, pc.at_least(pc.nonlinear(pressure, 1e-3)), pc.bounds(low=0.01, of="rho")
+    post = pc.condition(state, *laws, draws=3, generator=generator())
+    for u in (post.point, {name: post[name].draws for name in truth}):
+        assert float(u["rho"].min()) >= 0.01
+        assert float(pressure(u).min()) >= 1e-3 - 1e-12

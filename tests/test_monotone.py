@@ -114,6 +114,45 @@ def test_fixed_points_stay_and_bound_their_neighbours(rng):
     assert law.residual(u).abs().max() < 1e-13
 
 
+def test_lines_with_many_fixed_points_are_as_in_the_general_way(rng):
+    inside, weights = np.sort(rng.normal(size=(20, 8))), 0.1 + rng.random(8)
+    fixed = rng.random((20, 8)) < 0.4
+    mean = np.where(fixed, inside, 5 * rng.normal(size=(20, 8)))
+    prior = pc.Diagonal(mean, np.where(fixed, 0.0, 10 ** rng.uniform(-4, 3, (20, 8))))
+    other = pc.LowRank(prior.mean, np.zeros((1, 20, 8)), prior.variance)
+    given = pc.weighted_sum(weights, inside @ weights), pc.monotone()
+    fast, general = (
+        pc.condition(each, *given, draws=2, generator=generator()).point for each in (prior, other)
+    )
+    torch.testing.assert_close(fast, general, atol=1e-7, rtol=0)
+
+
+@pytest.mark.parametrize("law", ["a total", "regions"])
+def test_fields_of_a_state_rise_each_along_an_axis_of_its_own(rng, law):
+    d = 1.0 + rng.random((2, 3, 4))
+    state = pc.State(u=(rng.normal(size=(2, 5)), 1.0), v=(rng.normal(size=(2, 3, 4)), d))
+    limits = pc.monotone(axis=-2, of="v"), pc.bounds(low=-1.0, of="v"), pc.bounds(0.0, of="u")
+    if law == "regions":
+        given = pc.regions([0, 1, 0, 1, 1], [[1.0, 2.0]] * 2, of="u"), *limits
+    else:
+        total = pc.weighted_sum({"u": np.ones(5), "v": np.ones((3, 4))}, 2.0)
+        given = total, pc.monotone(True, of="u"), *limits
+    post = pc.condition(state, *given, draws=5, generator=generator())
+    u, v = everything(post["u"]), everything(post["v"])
+    assert law == "regions" or np.diff(u).max() <= 0
+    assert np.diff(v, axis=-2).min() >= 0
+    assert min(u.min(), v.min() + 1) >= 0
+    off = u.sum(-1) - 3.0 if law == "regions" else u.sum(-1) + v.sum((-1, -2)) - 2.0
+    assert np.abs(off).max() < 1e-12
+    same = {
+        name: pc.LowRank(f.mean, torch.zeros(1, *f.shape), f.variance)
+        for name, f in zip(state.names, state.parts, strict=True)
+    }
+    general = pc.condition(pc.State(**same), *given, draws=2, generator=generator())
+    for name in "uv":
+        torch.testing.assert_close(post[name].point, general[name].point, atol=1e-9, rtol=0)
+
+
 def test_isotonic_regression_by_its_max_min_formula(rng):
     y, w = rng.normal(size=11), 0.1 + rng.random(11)
     means = np.array([
@@ -143,7 +182,10 @@ def test_lines_of_very_different_scales(rng):
 
 def test_errors_name_the_argument_and_the_way_out():
     field = pc.Diagonal([0.0, 3.0, 1.0, 2.0], [1.0, 0.0, 0.0, 1.0])
-    with pytest.raises(pc.errors.InfeasibleError, match="`monotone`: points of no variance"):
+    with pytest.raises(
+        pc.errors.InfeasibleError,
+        match=r"`monotone`: the point of no variance at \[2\] is 1 .* is 3\. Ways",
+    ):
         pc.condition(field, pc.monotone())
     with pytest.raises(pc.errors.InputError, match="`axis` of `monotone` is 1"):
         pc.condition(field, pc.monotone(axis=1))

@@ -144,6 +144,16 @@ def test_several_fields_are_moved_together():
     assert one.residual(pc.condition(state, one).point).abs().max() < 1e-12
 
 
+def test_many_rows_in_a_batch_may_leave_a_field_unread():
+    roots = torch.rand(3, 10, generator=generator(), dtype=torch.float64) + 0.5
+    other = torch.ones(3, 4, dtype=torch.float64)
+    state = pc.State(u=pc.Diagonal(roots + 0.1, 0.1), other=pc.Diagonal(other, 0.1))
+    law = pc.nonlinear(lambda s: s["u"].square(), roots.square(), batch_dims=1)
+    point = pc.condition(state, law).point
+    torch.testing.assert_close(point["u"], roots, atol=1e-12, rtol=0)
+    assert torch.equal(point["other"], other)
+
+
 def test_an_unknown_parameter_is_found_with_the_field():
     t = torch.linspace(0.1, 1.0, 6, dtype=DOUBLE)
     x = torch.linspace(0.0, 1.0, 9, dtype=DOUBLE)
@@ -319,10 +329,6 @@ def test_what_is_not_there_is_refused():
     post = pc.condition(prior(4), pc.nonlinear(energy, 5.0))
     with pytest.raises(pc.errors.DegenerateError, match="no density"):
         post.log_prob(0.0)
-    with pytest.raises(pc.errors.InputError, match="`members`"):
-        post.members()
-    with pytest.raises(pc.errors.InputError, match="a mixture takes linear laws"):
-        pc.condition(pc.Mixture(prior(2, 3, 4)), pc.nonlinear(energy, 5.0))
     with pytest.raises(pc.errors.InputError, match="`function` must be a function"):
         pc.nonlinear(3.0, 5.0)
     with pytest.raises(pc.errors.InputError, match="`batch_dims`"):

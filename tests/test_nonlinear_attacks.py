@@ -153,7 +153,7 @@ def test_draws_that_are_far_get_to_the_laws_by_way_of_nearer_ones(seed):
 @pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")
 @pytest.mark.parametrize("most", [1 << 24, 1])
 def test_a_draw_that_does_not_get_there_is_named(monkeypatch, most):
-    monkeypatch.setattr("probconserv.conditioning.loop.posterior.AT_ONCE", most)
+    monkeypatch.setattr("probconserv.conditioning.loop.solved.AT_ONCE", most)
     prior = pc.Diagonal(np.full((3, 2), 2.0), 1e-4)
     post = pc.condition(prior, pc.nonlinear(lambda u: (9 - u).log().sum(), 4.0, batch_dims=1))
 

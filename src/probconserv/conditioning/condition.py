@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank, check_measured
+from ..fields.gaussian import Diagonal, Field, LowRank, check_measured, random_normals
 from ..fields.mixture import Mixture
 from ..fields.state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.inequalities import Inequality, OneSided, limits_of
@@ -35,7 +35,8 @@ from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, FieldDraws, StateDraws
 from .inequalities.constrained import condition_within, dtype_of, mixture_within, nearest_within
-from .loop.posterior import NonlinearPosterior, NonlinearSolved, NonlinearStatePosterior
+from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
+from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
 from .unmeasured import Eliminated, eliminated
 
@@ -46,7 +47,7 @@ Generator: TypeAlias = torch.Generator | None
 
 
 @overload
-def condition(field: Mixture, *laws: Law) -> Mixture: ...
+def condition(field: Mixture, *laws: Law | NonlinearLaw) -> Mixture: ...
 @overload
 def condition(field: State, *laws: Law) -> StatePosterior: ...
 @overload
@@ -84,7 +85,8 @@ def condition(
     ----------
     field : Field, State, or what `as_field` takes
         The prior. In a `Mixture` every component is conditioned, and its weight is multiplied by
-        its evidence. A posterior is conditioned again with all laws on its prior, so that two steps
+        its evidence (of laws that are not linear, that of their tangents at the component's point).
+        A posterior is conditioned again with all laws on its prior, so that two steps
         are the same as one.
     *laws : Law, NonlinearLaw or Inequality
         One or more, in any order. Those made by `nonlinear` need not be linear. With `bounds` or
@@ -131,13 +133,19 @@ def condition(
     tensor([0.], dtype=torch.float64)
     """
     linear, curved, inequalities = _kinds(laws)
+    if torch.compiler.is_dynamo_compiling() and (curved or inequalities or _looks(field)):
+        outside: Any = torch.compiler.disable(condition)  # of what is compiled
+        return outside(field, *laws, draws=draws, generator=generator)
     field = field if isinstance(field, State) else as_field(field)
     sided = any(one.side for one in inequalities)
     point_only = check.is_whole(draws) and draws == 0
     if inequalities and not curved and not sided and not point_only:
         return _condition_within(field, linear, inequalities, draws, generator)
-    if isinstance(field, Mixture) and not curved and not inequalities:
-        return _condition_mixture(field, linear)
+    if isinstance(field, Mixture) and not inequalities:
+        return _condition_mixture(field, (*linear, *_for_each(curved)))
+    if isinstance(field, Mixture) and not point_only:
+        given = _for_each(curved), _for_each(inequalities)
+        return _mixture_curved(field, linear, *given, draws, generator)
     if inequalities and not point_only:
         _check_draws(draws)
     prior, rows, known = _given(field)
@@ -164,6 +172,12 @@ def _kinds(
     return linear, curved, inequalities
 
 
+def _looks(field: Any) -> bool:
+    """Whether a field was given laws that are not linear, which are met by looking at values."""
+    field = field.components if isinstance(field, Mixture) else field
+    return isinstance(field, NonlinearPosterior | NonlinearStatePosterior)
+
+
 def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, ...]]:
     """A field or a state, of its own memory, and the laws that were laid on it before."""
     if isinstance(field, FieldPosterior) and len(field._solved.mean) > 1:
@@ -181,9 +195,8 @@ def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, .
         )
     if isinstance(field, Mixture):
         raise InputError(
-            "`field`: a mixture takes linear laws, and inequalities with draws. Condition "
-            "`field.components`, and mix them again: Mixture(condition(field.components, law)) or "
-            "their draws."
+            "`field`: a mixture takes inequalities with draws. Leave out `draws=0`, or condition "
+            "`field.components`."
         )
     compiling = torch.compiler.is_compiling()  # nothing is changed in place there
     return field if compiling else field._map(Tensor.clone), (), ()
@@ -208,7 +221,7 @@ def _condition_curved(
     if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
         raise InputError(
             "`laws` that are not linear are met by steps that look at values: not inside "
-            "`torch.func` transforms, nor compiled. Give the fields a batch axis instead."
+            "`torch.func` transforms, nor exported. Give the fields a batch axis instead."
         )
     shapes, dtypes = [u.shape for u in means], [dtype_of(each) for each in prior.parts]
     device = means[0].device
@@ -228,6 +241,43 @@ def _condition_curved(
     return kind(prior, found)
 
 
+def _for_each(given: Sequence[Any]) -> tuple[Any, ...]:
+    """Laws that are not linear and inequalities of each component of a mixture, on axis 0."""
+    found = []
+    for one in given:
+        if isinstance(one, OneSided):
+            one = OneSided(_for_each([one.law])[0], one.side)
+        elif getattr(one, "kind", "") == "nonlinear":
+            dims = one.batch_dims + 1
+            one = NonlinearLaw(one.function, one.value, one.noise, dims, one.of, one.label)
+        found.append(one)
+    return tuple(found)
+
+
+def _mixture_curved(
+    field: Mixture,
+    linear: tuple[Law, ...],
+    curved: tuple[NonlinearLaw, ...],
+    inequalities: tuple[Inequality, ...],
+    draws: int,
+    generator: Generator,
+) -> FieldDraws:
+    """A mixture given laws, and inequalities of which some or the laws are not linear, as draws.
+
+    Weights are those that the laws give; the inequalities move draws and change no weight.
+    """
+    _check_draws(draws)
+    laws: tuple[Law | NonlinearLaw, ...] = (*linear, *curved)
+    mixture = _condition_mixture(field, laws) if laws else field
+    prior, rows, known = _given(mixture.components)
+    mixture = mixture._with(components=_condition_curved(prior, rows, known, (), inequalities))
+    picked = cast(NonlinearPosterior, mixture._picked(draws, generator))
+    drawn, redrawn = picked._solved.drawn(random_normals(1, generator, field.device))
+    found = FieldDraws._unchecked(drawn[0][0].to(mixture.dtype), mixture.event_dims, mixture.mean)
+    found.redrawn = redrawn
+    return found
+
+
 def _check_draws(draws: int) -> None:
     if check.samples(draws, "draws") < 2:
         raise InputError(f"`draws` must be at least 2, or 0; got {draws}: a variance takes two.")
@@ -241,7 +291,9 @@ def _condition_within(
     generator: Generator,
 ) -> FieldDraws | StateDraws:
     """The field given laws and inequalities, as draws."""
-    if isinstance(field, NonlinearPosterior | NonlinearStatePosterior):
+    if isinstance(field, Mixture) and _looks(field):
+        return _mixture_curved(field, laws, (), inequalities, draws, generator)
+    if _looks(field):
         prior, rows, known = _given(field)
         rows = (*rows, *laid_on(prior, laws))
         return _condition_curved(prior, rows, known, (), inequalities).from_draws(draws, generator)
@@ -324,6 +376,8 @@ def audit(post: Posterior) -> None:
     >>> import probconserv as pc
     >>> pc.audit(pc.condition(pc.Diagonal([1.0, 1.0], 1.0), pc.weighted_sum([1.0, 1.0], 2.0)))
     """
+    if isinstance(post, Draws):
+        raise InputError("`post` is known by draws: each was looked at when it was made.")
     if not isinstance(post, Posterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
     if isinstance(post, FieldPosterior) and len(post._solved.mean) > 1:
@@ -399,7 +453,7 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
         "Use `condition`, which moves points as their variances say.",
     )
     if isinstance(field, Mixture):
-        return field._with(components=project(field.components, *laws))
+        return field._with(components=project(field.components, *_for_each(laws)))
     means = _nearest(field.names, [part.mean for part in field.parts], laws)
     pairs = zip(field.parts, means, strict=True)
     return rebuilt(field, tuple(part._with_mean(mean) for part, mean in pairs))
@@ -408,6 +462,9 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
 def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ...]) -> list[Tensor]:
     """The nearest fields that obey the laws."""
     linear, curved, inequalities = _kinds(laws)
+    if torch.compiler.is_dynamo_compiling() and (curved or inequalities):
+        outside: Any = torch.compiler.disable(_nearest)
+        return cast(list[Tensor], outside(names, means, laws))
     sided = any(one.side for one in inequalities)
     if inequalities and not curved and not sided:
         return nearest_within(names, means, linear, inequalities)
@@ -421,10 +478,9 @@ def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ..
         return [part.mean for part in condition(prior, *linear).parts]
 
 
-def _condition_mixture(field: Mixture, laws: tuple[Law, ...]) -> Mixture:
+def _condition_mixture(field: Mixture, laws: tuple[Law | NonlinearLaw, ...]) -> Mixture:
     """p(z | b) is proportional to p(z) p(b | z), with what was known before taken off."""
-    components = condition(field.components, *laws)
-    assert isinstance(components, FieldPosterior)  # no mixture has mixtures as components
+    components = cast(FieldPosterior, condition(cast(Any, field.components), *laws))
     gained = _comparable(components._solved)
     if isinstance(field.components, FieldPosterior):
         known = _comparable(field.components._solved)

@@ -42,6 +42,8 @@ class Draws(Kept):
     (tensor([0., 1.], dtype=torch.float64), tensor([0., 3.], dtype=torch.float64))
     """
 
+    redrawn: int = 0  # how many did not get to laws that are not linear, and were drawn again
+
     def __new__(
         cls, draws: ArrayLike, event_dims: int = 1, point: ArrayLike | None = None
     ) -> "FieldDraws":
@@ -57,9 +59,14 @@ class FieldDraws(Draws, Field, noun="Draws"):
         The draws.
     point : Tensor, shape (..., T, M)
         A field that stands for all of them, or None.
+    laws : tuple of str
+        The names of the laws and inequalities that `condition` was given.
+    redrawn : int
+        How many draws did not get to laws that are not linear, and were drawn again.
     """
 
     stacked = ("draws",)
+    laws: tuple[str, ...] = ()
 
     def __new__(cls, *args: object, **named: object) -> Self:
         return object.__new__(cls)
@@ -207,6 +214,8 @@ class StateDraws(Draws, State, noun="Draws"):
         The names of the fields.
     parts : tuple of Draws
         The fields, in the order of their names.
+    redrawn : int
+        How many draws did not get to laws that are not linear, and were drawn again.
 
     Examples
     --------
@@ -224,6 +233,11 @@ class StateDraws(Draws, State, noun="Draws"):
 
     def __init__(self, names: tuple[str, ...], parts: tuple[FieldDraws, ...]) -> None:
         self.names, self.parts = names, parts
+
+    @property
+    def laws(self) -> tuple[str, ...]:
+        """The names of the laws and inequalities that `condition` was given."""
+        return self.parts[0].laws
 
     @property
     def point(self) -> dict[str, Tensor | None]:

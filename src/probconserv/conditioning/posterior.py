@@ -295,13 +295,7 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
         `shrinkage` took as independent, and spread less than `variance` says: for intervals use
         `interval`.
         """
-        prior, root = self.prior, self._solved.way.root
-        if not isinstance(prior, LowRank) or not prior.count or len(self._solved.mean) > 1:
-            raise InputError(
-                "`members` are those of an ensemble of one field: condition "
-                "`Ensemble(members)`. Of a state, `sample` gives draws that obey the laws."
-            )
-        u = (prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double(),)
+        u, root = (self._members_before(),), self._solved.way.root
         laws, way = self._solved.laws, cast(Any, self._solved.way)
         if all(rows.exact for rows in laws):
             moved, _ = way.run(u)
@@ -312,6 +306,16 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
                 break
             moved = way.settle(moved, value=True)
         return moved[0].to(self.dtype)
+
+    def _members_before(self) -> Tensor:
+        """The members that the prior was made from, in float64."""
+        prior = self.prior
+        if not isinstance(prior, LowRank) or not prior.count or len(self._solved.mean) > 1:
+            raise InputError(
+                "`members` are those of an ensemble of one field: condition "
+                "`Ensemble(members)`. Of a state, `sample` gives draws that obey the laws."
+            )
+        return prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double()
 
     def __repr__(self) -> str:
         about = ", variance estimated" if self._solved.way.has_estimated else ""

@@ -1,137 +1,27 @@
 """Functions on a grid, of any origin: what a neural operator learns from."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from ..laws.quadrature import RULES, periodic_weights
+from ..conditioning.condition import AnyLaw
 from ..problems import ClosedForm
 from ..support import checks as check
 from ..support.checks import ArrayLike
-from ..support.errors import InputError, warn_implausible
+from ..support.errors import InputError
 from ..support.tolerances import HOLDS
 from ._functions import uniform
-from ._read import TIME, Names, arrays_of, open_dataset
+from ._laws import as_laws, warn_of_laws
+from ._read import TIME, Names, arrays_of, open_dataset, values_of
+from ._totals import AT_ONCE, RuleName, name_of, warn_of_totals, weights_of
 
-RuleName: TypeAlias = Literal["trapezoid", "simpson", "left", "right", "periodic", "cell"]
-EVEN = 1e-6  # of a step
-ROUNDING = 1e-6  # of the terms of a total: it agrees, to the digits of float32
-LITTLE = 1e-3  # of the terms: no difference to speak of
-CURVES = 8.0  # times what Simpson's rule finds the trapezoid rule to miss
-AT_ONCE = 2**22  # values
-
-
-def weights_of(rule: RuleName | ArrayLike, axis: Tensor) -> Tensor:
-    """What every point of an axis counts in a total, (M,), float64."""
-    if not isinstance(rule, str):
-        weights = check.wide("rule", rule).to(axis.device)
-        if weights.shape != axis.shape:
-            raise InputError(
-                f"`rule` must be one of {', '.join(get_args(RuleName))}, or a weight for each of "
-                f"the {len(axis)} points of the last axis; got shape {tuple(weights.shape)}."
-            )
-        return weights
-    check.choice("rule", rule, get_args(RuleName))
-    x = axis.double()
-    if rule == "periodic":
-        if not _is_even(x):
-            raise InputError(
-                "`rule` periodic is for an even axis; the last one of `coordinates` is not. Give "
-                "the weight of each point as `rule`."
-            )
-        return periodic_weights(x, None)
-    steps = x.diff()
-    if rule == "cell":  # ends half way between the centres, and as far out as in
-        steps = torch.cat([steps[:1], (steps[1:] + steps[:-1]) / 2, steps[-1:]])
-    return RULES[rule](steps)
-
-
-def _is_even(x: Tensor) -> bool:
-    steps = x.diff()
-    return not bool(((steps - steps.mean()).abs() > EVEN * steps.mean()).any())
-
-
-def warn_of_totals(
-    targets: Tensor, totals: Tensor, axis: Tensor, weights: Tensor, rule: str
-) -> None:
-    """Warns of totals (..., T) that are not those of the targets (..., T, M), by more than chance.
-
-    A total that is known exactly differs from the sum of a rule by the rule's own error, which
-    jumps and curves of the targets tell; and by no more.
-    """
-    every = [*_looks(targets, totals, axis, weights)]
-    miss, size, sums, allowed = (torch.cat(parts) for parts in zip(*every, strict=True))
-    far = miss > LITTLE * size
-    if not bool(far.any()):
-        return
-    reason = _explained(targets, totals, axis, sums, size, rule)
-    wrong = far if reason else miss > allowed
-    if not bool(wrong.any()):
-        return
-    most = 100 * float((miss / size.clamp_min(1e-300))[wrong].max())
-    warn_implausible(
-        f"`totals` are not the integrals of `targets` by the rule {rule}: they differ in "
-        f"{int(wrong.sum())} of {wrong.numel()} rows, by up to {most:.3g} % of the terms. {reason}"
-        "A law with these totals moves right fields away from the truth. Correct them, or give "
-        "the rule by which they add up as `rule`, by its name or as weights."
-    )
-
-
-GridSums: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-
-
-def _looks(targets: Tensor, totals: Tensor, axis: Tensor, weights: Tensor) -> Iterator[GridSums]:
-    """What rows miss, their terms, their sums, and what the rule may miss; a part at a time."""
-    x = axis.double()
-    rough = weights_of("trapezoid", x) - weights_of("simpson", x)
-    for u, b in _parts(targets, totals):
-        sums, size = u @ weights, torch.maximum(u.abs() @ weights.abs(), b.abs())
-        jump = (u.diff().abs() * x.diff()).amax(-1)  # half of it is what one front may miss
-        allowed = LITTLE * size + jump + CURVES * (u @ rough).abs()
-        yield (sums - b).abs(), size, sums, allowed
-
-
-def _parts(targets: Tensor, totals: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Functions and their totals in float64, (n, M) and (n,)."""
-    u, b = targets.detach().flatten(0, -2), totals.detach().flatten()
-    each = max(1, AT_ONCE // u.shape[-1])
-    for some, known in zip(u.split(each), b.split(each), strict=True):
-        yield some.double(), known.double()
-
-
-def _explained(
-    targets: Tensor, totals: Tensor, axis: Tensor, sums: Tensor, size: Tensor, rule: str
-) -> str:
-    """The rule that totals agree with to rounding, or a factor, in words."""
-    b = totals.detach().flatten().double()
-    for other in get_args(RuleName):
-        if other == rule or (other == "periodic" and not _is_even(axis.double())):
-            continue
-        weights = weights_of(other, axis)
-        found = torch.cat([u @ weights for u, _ in _parts(targets, totals)])
-        if _agree(found, b, size):
-            return f"They agree with rule={other!r}. "
-    factor = float((sums * b).sum() / (sums * sums).sum().clamp_min(1e-300))
-    if factor and _agree(factor * sums, b, size):
-        return f"They are {factor:.6g} times as large: is a unit another one? "
-    return ""
-
-
-def _agree(sums: Tensor, totals: Tensor, size: Tensor) -> bool:
-    return bool(((sums - totals).abs() <= ROUNDING * size).all())
-
-
-def name_of(rule: RuleName | ArrayLike) -> str:
-    """In words and on cards."""
-    return rule if isinstance(rule, str) else "of the weights given"
-
-
+LawOf: TypeAlias = Callable[["Grids"], AnyLaw | tuple[AnyLaw, ...]]
 SPLIT, PARAMETERS = 9, 10  # seeds, beside those of the other files
 
 
@@ -151,13 +41,17 @@ class Grids:
         The axes of the grid in order, by name. An axis called t or time is time.
     totals : array, shape (n, ...)
         The integral of each target over the last axis, where it is known: its shape is that of
-        the targets without that axis.
+        the targets without that axis. With a `law` any values that it asks for.
     name : str
         What it is called on the card of a network.
     rule : {"trapezoid", "simpson", "left", "right", "periodic", "cell"} or array, shape (M,)
         How totals add up: as in `integral`; cell means averages over cells around the points of
         the last axis, periodic an even axis without the end of the period. Or what each point
         counts. Training `through` the law takes the same rule.
+    law : callable
+        What else than integrals is known of each function: from some of these `Grids` to a law or
+        a tuple of laws, inequalities among them. They are laid on fields of the shape of `targets`
+        with one more axis in front, for the members of a network. Training goes `through` them.
 
     Raises
     ------
@@ -167,7 +61,8 @@ class Grids:
     Warns
     -----
     ImplausibleWarning
-        If totals differ from those of the targets by more than the rule's own error.
+        If totals differ from those of the targets by more than the rule's own error, or if
+        targets do not obey the laws.
 
     Examples
     --------
@@ -176,6 +71,15 @@ class Grids:
     >>> speeds = np.linspace(1, 2, 50)[:, None]
     >>> Grids(speeds, np.sin(speeds * x), {"x": x}).split(0.8, 0.2)
     (Grids(40 of 1 input, 1 field on x 20), Grids(10 of 1 input, 1 field on x 20))
+
+    A law of energy, known for each function:
+
+    >>> import probconserv as pc
+    >>> u = np.sin(speeds * x)
+    >>> def law(some):
+    ...     return pc.nonlinear(lambda u: u.square().mean(), some.totals, batch_dims=2)
+    >>> Grids(speeds, u, {"x": x}, totals=(u**2).mean(-1), law=law)
+    Grids(50 of 1 input, 1 field on x 20)
     """
 
     inputs: Tensor
@@ -184,6 +88,7 @@ class Grids:
     totals: Tensor | None = None
     name: str = "arrays"
     rule: RuleName | Tensor = "trapezoid"
+    law: LawOf | None = None
 
     def __init__(
         self,
@@ -193,12 +98,13 @@ class Grids:
         totals: ArrayLike | None = None,
         name: str = "arrays",
         rule: RuleName | ArrayLike = "trapezoid",
+        law: LawOf | None = None,
     ) -> None:
         axes = _axes(coordinates)
         known, asked = _values("inputs", inputs), _values("targets", targets)
         weights = weights_of(rule, [*axes.values()][-1])
         adding: Any = rule if isinstance(rule, str) else weights
-        self._set(known, asked, axes, None, name, adding)
+        self._set(known, asked, axes, None, name, adding, law)
         grid = self.shape
         fields = asked.ndim - len(grid)
         if fields not in (1, 2) or asked.shape[fields:] != grid or not len(asked):
@@ -214,16 +120,46 @@ class Grids:
                 f"`inputs` must be (n, channels) or (n, channels, *grid) with n = {len(asked)} and "
                 f"the grid {grid}, got {tuple(known.shape)}."
             )
-        if totals is not None:
-            totals = _values("totals", totals)
+        values = None if totals is None else _values("totals", totals)
+        if law is not None:
+            self._check_law(values)
+        elif values is not None:
+            totals = values
             if totals.shape != asked.shape[:-1]:
                 raise InputError(
                     "`totals` must have the shape of `targets` without the last axis, "
                     f"{tuple(asked.shape[:-1])}, got {tuple(totals.shape)}."
                 )
-            self._set(known, asked, axes, totals, name, adding)
+            self._set(known, asked, axes, totals, name, adding, None)
             if check.concrete(asked, totals):
                 warn_of_totals(asked, totals, self.axes[-1], weights, name_of(rule))
+
+    def _check_law(self, values: Tensor | None) -> None:
+        """Takes values for a law, and warns where targets do not obey it."""
+        if not callable(self.law):
+            raise InputError(
+                "`law` must be a function from `Grids` to laws, such as lambda some: "
+                f"nonlinear(energy, some.totals, batch_dims=2); got {type(self.law).__name__}."
+            )
+        if self.rule != "trapezoid":
+            raise InputError("`rule` is for totals without `law`: give the law its own.")
+        if values is not None and (not values.ndim or len(values) != len(self)):
+            raise InputError(
+                f"`totals` must have an entry for each of the {len(self)} functions, got shape "
+                f"{tuple(values.shape)}."
+            )
+        object.__setattr__(self, "totals", values)
+        each = max(1, AT_ONCE // max(1, self.targets[0].numel()))
+        some = (self[start : start + each] for start in range(0, len(self), each))
+        if check.concrete(self.targets):
+            warn_of_laws((one.targets.detach().double()[None], one.laws) for one in some)
+
+    @property
+    def laws(self) -> tuple[AnyLaw, ...]:
+        """What `law` says of these functions."""
+        if self.law is None:
+            raise InputError("`law` was not given: only `totals` are known of these functions.")
+        return as_laws(self.law(self))
 
     def _set(
         self,
@@ -233,16 +169,19 @@ class Grids:
         totals: Tensor | None,
         name: str,
         rule: RuleName | Tensor,
+        law: LawOf | None,
     ) -> None:
         values = {"inputs": inputs, "targets": targets, "coordinates": coordinates}
-        for key, value in {**values, "totals": totals, "name": name, "rule": rule}.items():
+        more = {"totals": totals, "name": name, "rule": rule, "law": law}
+        for key, value in {**values, **more}.items():
             object.__setattr__(self, key, value)
 
     def _changed(self, rows: Callable[[Tensor], Tensor], axes: Mapping[str, Tensor]) -> "Grids":
         """The same with `rows` of all that has a row for each function; known to be right."""
         grids = object.__new__(Grids)
         totals = None if self.totals is None else rows(self.totals)
-        grids._set(rows(self.inputs), rows(self.targets), axes, totals, self.name, self.rule)
+        more = self.name, self.rule, self.law
+        grids._set(rows(self.inputs), rows(self.targets), axes, totals, *more)
         return grids
 
     @classmethod
@@ -255,6 +194,7 @@ class Grids:
         totals: Names | None = None,
         name: str = "xarray",
         rule: RuleName | ArrayLike = "trapezoid",
+        law: LawOf | None = None,
     ) -> "Grids":
         """Variables of an xarray dataset.
 
@@ -268,11 +208,13 @@ class Grids:
         sample : str
             The dimension that counts functions.
         totals : str or sequence of str
-            Variables, one for each target.
+            Variables, one for each target; with a `law` any that have the samples.
         name : str
             What it is called on the card of a network.
         rule : str or array
             How totals add up, as for `Grids`; weights are those of an axis that increases.
+        law : callable
+            As for `Grids`.
 
         Returns
         -------
@@ -284,8 +226,11 @@ class Grids:
         InputError
             If a name is not there, a dimension does not fit, or values are missing.
         """
-        arrays = arrays_of(dataset, inputs, targets, sample, totals)
-        return cls(*arrays, name=name, rule=rule)
+        sums = totals if law is None else None
+        known, asked, axes, values = arrays_of(dataset, inputs, targets, sample, sums)
+        if law is not None and totals is not None:
+            values = values_of(dataset, totals, sample)
+        return cls(known, asked, axes, values, name, rule, law)
 
     @classmethod
     def open(
@@ -296,6 +241,7 @@ class Grids:
         sample: str = "sample",
         totals: Names | None = None,
         rule: RuleName | ArrayLike = "trapezoid",
+        law: LawOf | None = None,
     ) -> "Grids":
         """Variables of a Zarr store or a NetCDF file, read into memory.
 
@@ -303,7 +249,7 @@ class Grids:
         ----------
         path : str or Path
             The store or the file.
-        inputs, targets, sample, totals, rule : as in `from_xarray`
+        inputs, targets, sample, totals, rule, law : as in `from_xarray`
 
         Returns
         -------
@@ -317,7 +263,8 @@ class Grids:
         """
         path = check.path("path", path)
         with open_dataset(path) as dataset:
-            return cls.from_xarray(dataset, inputs, targets, sample, totals, path.stem, rule)
+            more = path.stem, rule, law
+            return cls.from_xarray(dataset, inputs, targets, sample, totals, *more)
 
     @classmethod
     def of_problem(
@@ -495,7 +442,7 @@ class Grids:
             "grid": list(self.shape),
             "digest": digest.hexdigest()[:12],
             "rule": name_of(self.rule),
-        }
+        } | ({} if self.law is None else {"laws": [law.label for law in self.laws]})
 
     def __repr__(self) -> str:
         grid = ", ".join(f"{name} {len(axis)}" for name, axis in self.coordinates.items())

@@ -78,6 +78,18 @@ def arrays_of(
     return given, fields, {name: _coordinate(dataset, name) for name in grid}, sums
 
 
+def values_of(dataset: Any, names: Names, sample: str) -> NDArray[Any]:
+    """Variables that have a dimension of samples, first, and any others; several side by side."""
+    each = _variables(dataset, "totals", names)
+    for v in each:
+        if sample not in v.dims:
+            raise InputError(f"`totals` {v.name} must have the dimension {sample!r}, the samples.")
+    values = [np.asarray(v.transpose(sample, ...).values) for v in each]
+    if len({v.shape for v in values}) > 1:
+        raise InputError("`totals` must be variables on the same dimensions.")
+    return values[0] if len(values) == 1 else np.stack(values, axis=1)
+
+
 def _variables(dataset: Any, argument: str, names: Names) -> list[Any]:
     listed = [names] if isinstance(names, str) else list(names or [])
     if not listed:

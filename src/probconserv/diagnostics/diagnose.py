@@ -15,35 +15,44 @@ import torch
 from torch import Tensor
 
 from ..conditioning.audit import largest_move
-from ..conditioning.condition import solved
+from ..conditioning.condition import AnyLaw, laid_on, solved
 from ..conditioning.draws import Draws
-from ..conditioning.posterior import FieldPosterior, Posterior
+from ..conditioning.posterior import FieldPosterior, Posterior, Solved
 from ..conditioning.unmeasured import Eliminated
-from ..fields.covariances import Correlated, Independent, expanded
-from ..fields.dense import Dense
+from ..fields.covariances import Correlated, Fields, Independent
 from ..fields.gaussian import Diagonal, Field, LowRank, members_of
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
-from ..laws.law import Law, check_laws
+from ..laws.law import Law, Rows, check_laws
 from ..support import checks as check
 from ..support.errors import FAR, InputError
 from ..support.tolerances import UNMET
 from .causes import FULL, LEVEL, Cause, Comparison, joint_limit, row_limit
 from .diagnosis import Answer, Diagnosis
 from .noise import quadrature_noise
+from .tangents import Seen, as_seen, plain
 
 SEVERAL = 1.01  # times larger is the std of a row whose points can share errors, if they do
 GAIN = 3.0  # times smaller a misfit that no row shows, with a cause that is worth a word
-SHOWN = ("value", "residual", "std", "std_full", "z_own", "z_full", "quadrature_share")
+SHOWN = (
+    *("value", "residual", "std", "std_full", "z_own", "z_full"),
+    *("quadrature_share", "curvature"),
+)
 
 
 @torch.no_grad()
-def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
+def diagnose(prior: Prediction | State, *laws: AnyLaw) -> Diagnosis:
     """Whether b of the laws is right, judged by what a prior expects.
 
     Points of infinite variance expect nothing. Rows that read some are combined until they read
     none, and the rows that are left are judged, in their order: fewer by the number of rows that
     it takes to find those points.
+
+    Of a law that is not linear the prior expects what 200 draws of it give: their mean stands for
+    G mu, and its spread is that of the law's tangent at the mean and of what the draws add to it.
+    A limit of a law (`at_least`, `at_most`) is judged like the law where the prior expects it
+    broken, and has z = 0 elsewhere. `bounds` and `monotone` state no b: the laws are judged as
+    without them.
 
     `Diagnosis.verdict` is the answer in words, `Diagnosis.table` has the rows. If the prior is
     right, about one answer in 200 is a false "does not agree"; fewer for `Diagonal`.
@@ -52,8 +61,8 @@ def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
     ----------
     prior : Field, State, or what `as_field` takes
         Any field or state before `condition`. A mixture is judged by its mean and covariance.
-    *laws : Law
-        One or more. The rows of several stand one after the other.
+    *laws : Law, NonlinearLaw or Inequality
+        Those that will be conditioned on. The rows of several stand one after the other.
 
     Returns
     -------
@@ -74,26 +83,27 @@ def diagnose(prior: Prediction | State, *laws: Law) -> Diagnosis:
     b does not agree with the prior in 6 of 6 rows: b is about 1000 times what the prior says, \
 check its units (kg and g, km and m).
     """
-    check_laws(laws)
     if isinstance(prior, State) and isinstance(prior, Posterior | Draws):
         raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
     prior = prior if isinstance(prior, State) else as_field(prior)
-    given = prior if isinstance(prior, State) else _plain(prior)
+    given = prior if isinstance(prior, State) else plain(prior)
     if any(field.infinite for field in given.parts):
         return diagnose(*_combined(given, laws))
     stated, members = _stated(given)
-    joint = solved(given, laws, audit=False)
-    move, found = largest_move(joint.mean, given.parts), _by_law(stated, laws, joint.way.lead)
+    seen, unjudged = as_seen(stated, laws)
+    joint = _jointly(given, seen, [one.added for one in seen])
+    move, found = largest_move(joint.mean, given.parts), _by_law(stated, seen, joint.way.lead)
     testable = members is None or check.any_of(joint.way.count(joint.lead) < members - 1)
     if testable and (members or any(check.any_of(rows["added"]) for rows in found)):
-        pairs = zip(laws, found, strict=True)
-        joint = solved(stated, [_noisier(law, rows["added"]) for law, rows in pairs], audit=False)
+        pairs = zip(seen, found, strict=True)
+        more = [rows["added"] if one.added is None else one.added for one, rows in pairs]
+        joint = _jointly(stated, seen, more)
     rows = {name: _side_by_side([each[name] for each in found]) for name in found[0]}
     rank = joint.way.count(joint.lead)
     level = LEVEL / 2 if check.any_of(rank > 1) else LEVEL
     limit = row_limit(rows["residual"].numel(), members, rows["estimated"], level)
-    pairs = zip(laws, found, strict=True)
-    loose = [_reads_independent(law, prior, each["residual"]) for law, each in pairs]
+    pairs = zip(seen, found, strict=True)
+    loose = [_reads_independent(one.law, prior, each["residual"]) for one, each in pairs]
     beyond, sharing, wrong = judged(rows, limit, _side_by_side(loose))
     jointly = check.any_of((joint.square > joint_limit(rank, members, level)) & (rank > 1))
     shared = check.any_of(sharing) and move <= FULL  # some field obeys, all of it within `FULL`
@@ -103,8 +113,8 @@ check its units (kg and g, km and m).
         doubtful=check.any_of(beyond) or jointly or far,
     )
     causes: tuple[Cause, ...] = ()
-    if len(laws) == 1 and answer != "agrees":
-        timed = not laws[0].is_initial and not laws[0].row_names and limit.ndim > 0
+    if len(seen) == 1 and answer != "agrees":
+        timed = seen[0].timed and limit.ndim > 0
         causes = compared(rows, limit, sharing, timed).causes(1 if check.any_of(wrong) else GAIN)
     return Diagnosis(
         answer=answer,
@@ -116,17 +126,44 @@ check its units (kg and g, km and m).
         degrees_of_freedom=rank,
         largest_move=move,
         members=members,
+        curved=tuple(one.law.label for one in seen if one.is_curved),
+        unjudged=unjudged,
     )
 
 
-def _combined(prior: Field | State, laws: Sequence[Law]) -> tuple[Field, Law]:
+def _jointly(prior: Field | State, seen: Sequence[Seen], added: Sequence[Tensor | None]) -> Solved:
+    """The prior given all laws, with more noise, and limits where the prior breaks them."""
+    pairs = zip(seen, added, strict=True)
+    laws = [one.law if more is None else _noisier(one.law, more) for one, more in pairs]
+    means = tuple(field._moments()[0].double() for field in prior.parts)
+    pairs_ = zip(laid_on(prior, laws), seen, strict=True)
+    rows = tuple(_broken(each, one, means) if one.side else each for each, one in pairs_)
+    return solved(prior, (), rows, audit=False)
+
+
+def _broken(rows: Rows, one: Seen, means: Fields) -> Rows:
+    """Those rows of a limit that the means break; the others are not there."""
+    at = (one.beyond(rows.residual(means)) != 0).double()
+    present = at if rows.present is None else at * rows.present
+    value, noise = rows.value * at, rows.noise_variance * at
+    return Rows(rows.label, rows.maps, value, noise, present, rows.exact)
+
+
+def _combined(prior: Field | State, laws: Sequence[AnyLaw]) -> tuple[Field, Law]:
     """What laws say of the points that were measured: these, side by side, and a law of them."""
+    linear = [law for law in laws if isinstance(law, Law)]
+    if len(linear) < len(laws):
+        raise InputError(
+            "`laws`: with points of infinite variance only linear laws can be judged, which are "
+            "combined until they read none. Give these points a finite variance."
+        )
+    check_laws(linear)
     if members_of(prior.parts):
         raise InputError(
             "`prior` has members beside points of infinite variance: a limit for so few members "
             "is not known of combined rows. Give these points a finite variance."
         )
-    way = solved(prior, laws, audit=False).way
+    way = solved(prior, linear, audit=False).way
     assert isinstance(way, Eliminated)
     mean, rows = way.means(tuple(field.mean.double() for field in prior.parts)), way.rows
     if not check.any_of(rows.map.matrix != 0):
@@ -155,7 +192,7 @@ def judged(
 
     independent: whether the prior says nothing of shared errors.
     """
-    miss, slack = rows["residual"].abs(), rows["slack"]
+    miss, slack = rows["miss"].abs(), rows["slack"]
     beyond = miss > limit * rows["std"] + slack
     sharing = (rows["std_full"] > SEVERAL * rows["std"]) & independent
     return beyond, sharing, beyond & ~(sharing & (miss <= FULL * rows["std_full"] + slack))
@@ -164,7 +201,7 @@ def judged(
 def compared(rows: dict[str, Tensor], limit: Tensor, sharing: Tensor, timed: bool) -> Comparison:
     """Where causes are sought: with errors as far shared as the answer allows for."""
     std = torch.where(sharing, rows["std_full"], rows["std"])
-    total, limit = rows["value"] + rows["residual"], torch.where(sharing, FULL, limit)
+    total, limit = rows["value"] + rows["miss"], torch.where(sharing, FULL, limit)
     return Comparison(total, rows["value"], std, rows["slack"], timed, limit)
 
 
@@ -207,11 +244,11 @@ def _points(prior: Field | State) -> dict[str, Diagonal]:
     return points
 
 
-def _by_law(prior: Field | State, laws: Sequence[Law], lead: int) -> list[dict[str, Tensor]]:
+def _by_law(prior: Field | State, seen: Sequence[Seen], lead: int) -> list[dict[str, Tensor]]:
     """What `by_row` says of each law. lead: how many first axes number parts that no row joins."""
     points, rounding = _points(prior), rounding_of(prior.parts)
     covariance = covariance_of(prior).joined(lead)
-    return [by_row(law.to(prior.device), points, covariance, rounding) for law in laws]
+    return [by_row(one, prior.device, points, covariance, rounding) for one in seen]
 
 
 def rounding_of(fields: Sequence[Field]) -> float:
@@ -220,36 +257,46 @@ def rounding_of(fields: Sequence[Field]) -> float:
 
 
 def by_row(
-    law: Law, points: dict[str, Diagonal], covariance: Independent | Correlated, rounding: float
+    one: Seen,
+    device: torch.device,
+    points: dict[str, Diagonal],
+    covariance: Independent | Correlated,
+    rounding: float,
 ) -> dict[str, Tensor]:
     """What the prior expects of each row of one law.
 
     points: the fields by name, taken as independent. covariance: with parts that no row joins, as
     `solve` has it. rounding: as `rounding_of` says.
     """
+    law = one.law.to(device)
     spread = {name: field.std for name, field in points.items()}
-    total, residual = law.apply(points), law.residual(points)
-    noise, rule = law.noise_variance, _variance_of_rule(law, points, residual)
-    beyond = (rule - noise).clamp_min(0)  # NaN where the rule is not known
-    added = beyond.nan_to_num(0)
+    residual, noise = law.residual(points), law.noise_variance
+    value, miss = one.value.to(device).expand(residual.shape), one.beyond(residual)
+    if one.added is None:
+        beyond = (_variance_of_rule(law, points, residual) - noise).clamp_min(0)
+        added = beyond.nan_to_num(0)  # where the rule is not known
+    else:
+        beyond, added = torch.zeros_like(residual), one.added
     along, alone = _own_variances(law, tuple(points), covariance)
     own = along + alone + noise + added
     full = law.magnitude(spread) ** 2 + noise + added
-    value = law.value.expand(total.shape)
     slack = rounding * (law.magnitude(points) + value.abs())
     std, std_full, there = own.sqrt(), full.sqrt(), own > 0
-    return {
+    found = {
         "value": value,
         "residual": residual,
+        "miss": miss,
         "std": std,
         "std_full": std_full,
-        "z_own": Comparison(total, value, std, slack, False).z,
-        "z_full": Comparison(total, value, std_full, slack, False).z,
+        "z_own": Comparison(value + miss, value, std, slack, False).z,
+        "z_full": Comparison(value + miss, value, std_full, slack, False).z,
         "quadrature_share": torch.where(there, beyond / own, 0 * beyond),
+        "curvature": torch.where(there & (std > 0), one.bent / std, 0.0),
         "estimated": torch.where(there, along / own, 0.0),
         "added": added,
         "slack": slack,
     }
+    return {name: one.shaped(t) for name, t in found.items()}
 
 
 def _noisier(law: Law, variance: Tensor) -> Law:
@@ -284,20 +331,3 @@ def _own_variances(
 
 def _side_by_side(each: list[Tensor]) -> Tensor:
     return each[0] if len(each) == 1 else torch.cat([t.flatten() for t in each])
-
-
-def _plain(field: Field) -> Field:
-    """A Diagonal, LowRank or Dense field with the same mean and covariance."""
-    if isinstance(field, Diagonal | LowRank | Dense):
-        return field
-    parts = field.components if isinstance(field, Mixture) else None
-    if isinstance(field, Mixture) and isinstance(parts, Diagonal | LowRank):
-        mean, weights = field._moments()[0], field._wide(field.log_weights.exp())
-        directions, own = weights.sqrt() * (parts.mean - mean), parts.variance
-        if isinstance(parts, LowRank):
-            each = expanded(parts.factor.double(), parts.event_dims, field.event_dims)
-            each, own = (weights.sqrt() * each).flatten(0, 1), parts.rest
-            directions = torch.cat([directions, each])
-        return LowRank(mean, directions, (weights * own).sum(0), field.event_dims)
-    mean, dims = field.mean.double(), max(field.event_dims, 1)
-    return Dense(mean, field.covariance().double(), dims)

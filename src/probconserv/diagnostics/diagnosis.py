@@ -57,6 +57,14 @@ class Diagnosis:
         How far `condition` would move a point, in its standard deviations.
     members : int or None
         How many members the prior is made of; the fewest, in a state.
+    curvature : Tensor
+        In `std`, by how much the mean of a law over draws of the prior lies above what the
+        prior's mean gives; 0 of linear laws. NaN where draws give NaN or infinity, and the
+        tangent at the mean alone stands for the law.
+    curved : tuple of str
+        The laws that are not linear.
+    unjudged : tuple of str
+        The inequalities that state no b.
     """
 
     answer: Answer
@@ -74,19 +82,23 @@ class Diagnosis:
     degrees_of_freedom: Tensor
     largest_move: float
     members: int | None
+    curvature: Tensor
+    curved: tuple[str, ...]
+    unjudged: tuple[str, ...]
 
     @property
     def verdict(self) -> str:
         """The answer in words: how far b lies, what is the matter, and what to do."""
         rows = _rows(self.wrong.numel())
+        notes = "".join(f" {note}" for note in (self._about_curves(), self._left_out()) if note)
         if self.answer == "does not agree":
-            return f"b does not agree with the prior{self._where()}: {self._why()}."
+            return f"b does not agree with the prior{self._where()}: {self._why()}.{notes}"
         if self.answer == "agrees":
             most = f"at most {_largest(self.z_own)} standard deviations"
             text = f"b agrees with the prior: in {rows} G mu - b is {most}."
         else:
             text = f"{self._how_far()} {self._what_to_do()}"
-        return f"{text} {self._about_quadrature()}".rstrip()
+        return f"{text} {self._about_quadrature()}".rstrip() + notes
 
     def _where(self) -> str:
         wrong, rows = int(self.wrong.sum()), self.wrong.numel()
@@ -120,6 +132,22 @@ class Diagnosis:
                 "`LowRank.correlated`, or widen the prior with `inflate`."
             )
         return f"{do} If not, b is wrong{': ' * bool(self.causes)}{self._named_causes()}."
+
+    def _about_curves(self) -> str:
+        if not self.curved:
+            return ""
+        if bool(self.curvature.isnan().any()):
+            return (
+                f"{_quoted(self.curved)} cannot be computed for all draws of the prior, and is "
+                "judged by its slope at the mean."
+            )
+        return (
+            f"What the prior expects of {_quoted(self.curved)} comes from draws: their mean is up "
+            f"to {_largest(self.curvature)} standard deviations from what the prior's mean gives."
+        )
+
+    def _left_out(self) -> str:
+        return f"{_quoted(self.unjudged)} had no part in this." if self.unjudged else ""
 
     def table(self, rows: int = 20) -> str:
         """A table in Markdown of the `rows` rows with the largest z, in their order."""
@@ -173,6 +201,10 @@ class Diagnosis:
 
 def _largest(z: Tensor) -> str:
     return f"{float(z.abs().max()) if z.numel() else 0.0:.1f}"
+
+
+def _quoted(labels: tuple[str, ...]) -> str:
+    return " and ".join(f"`{label}`" for label in labels)
 
 
 def _rows(count: int) -> str:

@@ -6,28 +6,29 @@ from typing import TypeVar, overload
 import torch
 from torch import Tensor
 
-from ..conditioning.condition import laid_on
+from ..conditioning.condition import AnyLaw, laid_on
 from ..fields.blocks import root_of
 from ..fields.covariances import Correlated, Fields, shared_axes
 from ..fields.dense import Dense
 from ..fields.gaussian import Diagonal, Field, LowRank, check_measured, members_of
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
-from ..laws.law import Law, Rows, check_laws
+from ..laws.law import Rows
 from ..solvers.engine import free_axes
 from ..solvers.shrinkage import shrunk
 from ..solvers.stages import summed
 from ..support.errors import InputError
+from .tangents import Seen, as_seen, plain
 
 FEW = 3  # samples: of a variance from so few a t distribution has none
 Prior = TypeVar("Prior", Diagonal, LowRank, Dense, Mixture, State)
 
 
 @overload
-def inflate(prior: Prior, *laws: Law) -> Prior: ...
+def inflate(prior: Prior, *laws: AnyLaw) -> Prior: ...
 @overload
-def inflate(prior: Prediction, *laws: Law) -> Field: ...
-def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
+def inflate(prior: Prediction, *laws: AnyLaw) -> Field: ...
+def inflate(prior: Prediction | State, *laws: AnyLaw) -> Field | State:
     """The prior with its variance widened, for each solution, until b is no surprise.
 
     The variance is multiplied by::
@@ -43,6 +44,11 @@ def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
       (sum_j abs(g_j) s_j)^2, as if all were: no covariance with these spreads makes it larger.
       So k is the least that explains b, and too small where errors are shared by some points only.
 
+    Of a law that is not linear G is its tangent at the mean, and draws of the prior say what is
+    expected of it and how much more it varies, as in `diagnose`. Rows of a limit (`at_least`,
+    `at_most`) count where the prior is expected to break them. `bounds` and `monotone` count for
+    nothing.
+
     It is an estimate. A right prior is widened a little where rows are few, by 1.5 on average for
     one row, and of a prior that is too sure one row tells little: half of the time k is less than
     0.45 of what it should be. `condition` the result.
@@ -52,7 +58,7 @@ def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
     prior : Field, State, or what `as_field` takes
         Any before `condition`, (..., T, space). Each entry of the batch is a solution; all its
         times share one k.
-    *laws : Law
+    *laws : Law, NonlinearLaw or Inequality
         Those that will be conditioned on.
 
     Returns
@@ -63,7 +69,7 @@ def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
     Raises
     ------
     InputError
-        If there is no law, or `prior` is a posterior.
+        If there is no law with a b, or `prior` is a posterior.
 
     Examples
     --------
@@ -72,24 +78,26 @@ def inflate(prior: Prediction | State, *laws: Law) -> Field | State:
     >>> inflate(prior, pc.weighted_sum([1.0, 1.0], 4.0)).std  # b is 4
     tensor([[1., 1.]], dtype=torch.float64)
     """
-    check_laws(laws)
     given = prior if isinstance(prior, State) else as_field(prior)
     check_measured(given.parts, "prior", "no factor can widen")
-    factor = _factor(given, laws)
+    seen, _ = as_seen(given if isinstance(given, State) else plain(given), laws)
+    factor = _factor(given, seen)
     return rebuilt(given, tuple(_scaled(field, factor) for field in given.parts))
 
 
-def _factor(prior: Field | State, laws: Sequence[Law]) -> Tensor:
+def _factor(prior: Field | State, seen: Sequence[Seen]) -> Tensor:
     """k, (*batch)."""
     means, variances = zip(*(field._moments() for field in prior.parts), strict=True)
-    shapes, rows = [mean.shape for mean in means], laid_on(prior, laws)
+    shapes, rows = [mean.shape for mean in means], laid_on(prior, [one.law for one in seen])
     batch = min(shared_axes(shapes), *(_batch_axes(each, shapes) for each in rows))
     covariance, total = _stated(prior, rows), means[0].new_zeros(())
     count = total
-    for each in rows:
+    for each, one in zip(rows, seen, strict=True):
         spread = _variance(each, variances, covariance) * _chance(prior) + each.noise_variance
-        there = spread > 0
-        miss = each.residual(means).square() / torch.where(there, spread, 1.0)
+        spread = spread if one.added is None else spread + one.added
+        away = one.beyond(each.residual(means))
+        there = (spread > 0) & ((away != 0) if one.side else True)
+        miss = away.square() / torch.where(there, spread, 1.0)
         total = total + summed(torch.where(there, miss, 0.0), batch)
         count = count + summed(there.double(), batch)
     return (total / count.clamp_min(1)).clamp_min(1)

@@ -8,13 +8,15 @@ from typing import Any, overload
 import torch
 from torch import Tensor
 
+from ..conditioning.condition import AnyLaw
 from ..conditioning.draws import FieldDraws
 from ..conditioning.loop.posterior import NonlinearPosterior
 from ..conditioning.posterior import FieldPosterior, made_of_members
 from ..fields.gaussian import Field, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field
-from ..laws.law import Law, check_law
+from ..laws.inequalities import OneSided
+from ..laws.law import Law
 from ..laws.nonlinear import NonlinearLaw
 from ..support import checks as check
 from ..support.checks import ArrayLike
@@ -40,7 +42,9 @@ class Scores:
     Attributes
     ----------
     CE : Tensor
-        The conservation error G mu - b; NaN where no law was given.
+        The conservation error G mu - b, of the mean; of a limit by how much the mean breaks it.
+        The mean of draws does not obey laws that are not linear, though each draw does. NaN where
+        no law was given.
     LL : Tensor
         The log density.
     MSE : Tensor
@@ -105,7 +109,7 @@ class Scores:
 def evaluate(
     field: State,
     truth: Mapping[str, ArrayLike],
-    law: Law | NonlinearLaw | None = None,
+    law: AnyLaw | None = None,
     samples: int | None = None,
     generator: torch.Generator | None = None,
     space_dims: int | None = None,
@@ -115,7 +119,7 @@ def evaluate(
 def evaluate(
     field: Prediction,
     truth: ArrayLike,
-    law: Law | NonlinearLaw | None = None,
+    law: AnyLaw | None = None,
     samples: int | None = None,
     generator: torch.Generator | None = None,
     space_dims: int | None = None,
@@ -125,7 +129,7 @@ def evaluate(
 def evaluate(
     field: Prediction | State,
     truth: Any,
-    law: Law | NonlinearLaw | None = None,
+    law: AnyLaw | None = None,
     samples: int | None = None,
     generator: torch.Generator | None = None,
     space_dims: int | None = None,
@@ -139,7 +143,7 @@ def evaluate(
         Any that `condition` takes or returns.
     truth : array; of a state a dict of arrays
         u, in a shape that broadcasts to the field.
-    law : Law or NonlinearLaw
+    law : Law, NonlinearLaw, or a limit of one
         Its error is CE; the field need not have been conditioned on it.
     samples : int
         How many pairs of draws the energy score is computed from. If it is not given, 100, but none
@@ -162,7 +166,7 @@ def evaluate(
     ------
     DegenerateError
         If points that count and have no variance, where LL is infinite, are at every time; not for
-        a field known by draws.
+        a field known by draws, nor for a point within inequalities, where LL is NaN.
     InputError
         If `truth` or `where` does not broadcast to the field, no point counts at some time, or
         `space_dims` leaves no axis of time.
@@ -175,22 +179,34 @@ def evaluate(
     >>> scores.CE, scores.MSE
     (tensor([0.5000], dtype=torch.float64), tensor([0.0833], dtype=torch.float64))
     """
-    if law is not None and getattr(law, "kind", "") != "nonlinear":
-        check_law(law)
+    one = law.law if isinstance(law, OneSided) else law
+    if one is not None and not isinstance(one, Law | NonlinearLaw):
+        raise InputError(
+            "`law` must be a law such as `integral(x, total)`, or a limit of one (`at_least`, "
+            f"`at_most`); got {type(law).__name__}."
+        )
     if space_dims is None:
-        space_dims = getattr(law, "space_dims", 1)  # one that is not linear has no such axes
+        space_dims = getattr(one, "space_dims", 1)  # one that is not linear has no such axes
     how = None if samples is None else check.samples(samples, "samples"), generator, space_dims
     if not isinstance(field, State):
         field = as_field(field)
-        missed = None if law is None else law.residual(field.mean)
+        missed = None if law is None else _missed(law, field.mean)
         return _scored(field, truth, where, missed, *how)
     truths = _by_name("truth", truth, field.names)
     counting = {} if where is None else _by_name("where", where, field.names, every=False)
-    missed = None if law is None else law.residual(field)
+    missed = None if law is None else _missed(law, field)
     return {
         name: _scored(part, truths[name], counting.get(name), missed, *how)
         for name, part in field.fields.items()
     }
+
+
+def _missed(law: Any, u: Any) -> Tensor:
+    """G u - b; of a limit how far u lies outside."""
+    if not isinstance(law, OneSided):
+        found: Tensor = law.residual(u)
+        return found
+    return (law.law.residual(u) * law.side).clamp_max(0) * law.side
 
 
 def _by_name(
@@ -231,7 +247,8 @@ def _scored(
     u, mean, std = (t.to(kind) for t in (u.expand(field.shape), field.mean, field.std))
     moves = std > 0
     spread = average.all(moves)
-    if not isinstance(field, FieldDraws) and moves.numel() and not bool(spread.any()):
+    held = isinstance(field, FieldDraws) or _is_within(field)
+    if not held and moves.numel() and not bool(spread.any()):
         raise DegenerateError(
             "the field has points without variance at every time, where LL is infinite. Score a "
             "field with variance everywhere at some time, or leave those points out with `where`."
@@ -416,6 +433,11 @@ def _energy_of_draws(draws: Tensor, u: Tensor, average: _Average) -> Tensor:
     near = [(x - y).norm(dim=-1).mean() for x, y in zip(parts, truth, strict=True)]
     apart = [torch.cdist(x, x).fill_diagonal_(0).sum() / (n * (n - 1)) for x in parts]
     return (torch.stack(near) - torch.stack(apart) / 2).reshape(u.shape[:lead]).to(u)
+
+
+def _is_within(field: Field) -> bool:
+    """Whether values may be held at bounds."""
+    return isinstance(field, NonlinearPosterior) and bool(field._solved.low)
 
 
 def _draws_are_solves(field: Field) -> bool:

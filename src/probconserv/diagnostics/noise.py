@@ -16,6 +16,7 @@ from torch import Tensor
 from ..fields.blocks import root_of
 from ..fields.state import Prediction, as_field
 from ..laws.law import Law, check_law
+from ..laws.nonlinear import NonlinearLaw
 from ..laws.quadrature import RULES, Rule
 from ..support import checks as check
 from ..support.checks import ArrayLike
@@ -80,15 +81,16 @@ def quadrature_noise(
     return root_of(bias**2 + scatter.sum(-1)).to(given.dtype)
 
 
-def learned_noise(solutions: ArrayLike, law: Law) -> Tensor:
+def learned_noise(solutions: ArrayLike, law: Law | NonlinearLaw) -> Tensor:
     """The root mean square of G u - b over solutions, one for each row: the paper's sigma_G.
 
     Parameters
     ----------
     solutions : array, shape (n, ..., T, M)
         True fields, at least two on axis 0, such as those that a model was trained on.
-    law : Law
-        Its `value` is theirs, (n, ..., T) or the same for all; its noise is not used.
+    law : Law or NonlinearLaw
+        Its `value` is theirs, (n, ..., T) or the same for all; its noise is not used. One that is
+        not linear counts solutions among its `batch_dims`.
 
     Returns
     -------
@@ -107,9 +109,14 @@ def learned_noise(solutions: ArrayLike, law: Law) -> Tensor:
     >>> learned_noise([[[1.0, 1.2]], [[1.0, 0.8]]], law)
     tensor([0.1000], dtype=torch.float64)
     """
-    check_law(law)
+    if isinstance(law, NonlinearLaw):
+        if law.batch_dims < 1:
+            raise InputError("`batch_dims` of `law` must count the axis of `solutions`; it is 0.")
+    else:
+        check_law(law)
     u = check.tensor("solutions", solutions)
-    if u.ndim <= law.space_dims or u.shape[0] < 2:
+    least = 0 if isinstance(law, NonlinearLaw) else law.space_dims
+    if u.ndim <= least or u.shape[0] < 2:
         raise InputError(
             "`solutions` must have at least two solutions on axis 0 and the field on the axes "
             f"after it, got shape {tuple(u.shape)}."

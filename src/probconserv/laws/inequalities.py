@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
+from ..support.gradients import as_if
 
 if TYPE_CHECKING:
     from .law import Law
@@ -53,10 +54,16 @@ class Bounds(Inequality):
     """low <= u <= high; None stands for no bound."""
 
     def __init__(
-        self, low: Tensor | None, high: Tensor | None, of: str, truncated: bool = False
+        self,
+        low: Tensor | None,
+        high: Tensor | None,
+        of: str,
+        truncated: bool = False,
+        straight_through: bool = False,
     ) -> None:
         super().__init__("bounds", of)
         self.low, self.high, self.truncated = low, high, truncated
+        self.straight_through = straight_through
 
 
 class Monotone(Inequality):
@@ -72,6 +79,7 @@ def bounds(
     high: ArrayLike | None = None,
     truncated: bool = False,
     of: str = "",
+    gradient: Literal["exact", "straight_through"] = "exact",
 ) -> Inequality:
     """An inequality: no value lies below `low` or above `high`.
 
@@ -85,16 +93,20 @@ def bounds(
         draw that lies outside is moved to the bounds, and values at a bound are common.
     of : str
         The name of the field, in a state of several.
+    gradient : {"exact", "straight_through"}
+        "exact": a value at its bound follows the bound, and nothing else. "straight_through": on
+        the way back the field has no bounds, so that values at them learn too. If one `bounds` of
+        a field says so, it is so for all of them.
 
     Returns
     -------
     Inequality
-        For `condition` and `project`.
+        For `condition` and `project`. Gradients go through `low` and `high`.
 
     Raises
     ------
     InputError
-        If neither bound is given, or one is NaN.
+        If neither bound is given, one is NaN, or `gradient` is another word.
 
     Examples
     --------
@@ -110,7 +122,14 @@ def bounds(
         raise InputError("`low`, `high`: `bounds` needs one of them or both.")
     if not isinstance(truncated, bool):
         raise InputError(f"`truncated` must be True or False, got {truncated!r}.")
-    return Bounds(ends.get("low"), ends.get("high"), of, truncated)
+    check.choice("gradient", gradient, ("exact", "straight_through"))
+    passes = gradient == "straight_through"
+    if passes and truncated:
+        raise InputError(
+            "`gradient`: no value is at a `truncated` bound, so there is nothing to go straight "
+            "through. Leave out one of the two."
+        )
+    return Bounds(ends.get("low"), ends.get("high"), of, truncated, passes)
 
 
 def monotone(decreasing: bool = False, axis: int = -1, of: str = "") -> Inequality:
@@ -225,7 +244,7 @@ def _one_sided(law: Any, side: int) -> OneSided:
 
 
 def _end(name: str, given: ArrayLike) -> Tensor:
-    found = check.as_tensor(name, given).detach()
+    found = check.as_tensor(name, given)
     if bool(found.isnan().any()):
         raise InputError(
             f"`{name}` must not be NaN. Give an infinite number where there is no bound."
@@ -238,12 +257,13 @@ class Limits:
     """All inequalities of one field: bounds that broadcast to it, and (axis, sign) of `monotone`.
 
     low, high: (*shape) or sizes of 1, infinite where there is none. Axes count from the last;
-    sign is 1 where values rise.
+    sign is 1 where values rise. straight_through: gradients are those without the bounds.
     """
 
     low: Tensor
     high: Tensor
     slopes: tuple[tuple[int, int], ...] = ()
+    straight_through: bool = False
 
     @property
     def one_range(self) -> bool:
@@ -257,8 +277,21 @@ class Limits:
         firsts = [(end, end.narrow(axis, 0, 1)) for end in ends for axis, _ in self.slopes]
         return all(bool((end == first).all()) for end, first in firsts)
 
+    @property
+    def of_gradients(self) -> "Limits":
+        """What they are on the way back of gradients."""
+        if not self.straight_through:
+            return self
+        none = torch.full_like(self.low, torch.inf)
+        return replace(self, low=-none, high=none)
+
     def holding(self, u: Tensor) -> Tensor:
-        """`u`, which obeys up to rounding, exactly within the limits."""
+        """`u`, which obeys up to rounding, exactly within the limits; a gradient stays that of
+        `u`."""
+        return as_if(self._holding(u), u)
+
+    @torch.no_grad()
+    def _holding(self, u: Tensor) -> Tensor:
         u = torch.clamp(u, self.low, self.high) if self.slopes else u
         for axis, sign in self.slopes:
             u = u.cummax(axis).values if sign > 0 else u.cummin(axis).values
@@ -307,9 +340,19 @@ def limits_of(
         low, high = (None if t is None else t.to(device) for t in (one.low, one.high))
         low = found[i].low if low is None else torch.maximum(found[i].low, low)
         high = found[i].high if high is None else torch.minimum(found[i].high, high)
-        found[i] = replace(found[i], low=low, high=high)
+        passes = found[i].straight_through or one.straight_through
+        found[i] = replace(found[i], low=low, high=high, straight_through=passes)
+    for each in found:
+        if each.straight_through and (each.low.requires_grad or each.high.requires_grad):
+            raise InputError(LEFT_OUT)
     triples = zip(found, dtypes, shapes, strict=True)
     return tuple(_tightened(_inward(one, dtype), shape) for one, dtype, shape in triples)
+
+
+LEFT_OUT = (
+    "`gradient`: 'straight_through' leaves bounds out on the way back, but `low` or `high` asks "
+    "for a gradient. Take 'exact', or detach them."
+)
 
 
 def _axis(one: Monotone, shape: torch.Size) -> int:
@@ -343,7 +386,7 @@ def _check_order(low: Tensor, high: Tensor, why: str = "") -> None:
     if bool((cross := low > high).any()):
         index = check.unravelled(int(cross.int().argmax()), cross.shape)
         at = f" at {index}" if index else ""
-        ends = [float(end[tuple(index)]) for end in (low, high)]
+        ends = [float(end.detach()[tuple(index)]) for end in (low, high)]
         said = [f"{end:.6g}" for end in ends]
         if said[0] == said[1]:  # they differ by rounding
             said = [f"{end:.17g}" for end in ends]
@@ -371,6 +414,6 @@ def _inward(one: Limits, dtype: torch.dtype) -> Limits:
 
 
 def _rounded_up(x: Tensor, dtype: torch.dtype) -> Tensor:
-    near = x.to(dtype)
+    near = x.detach().to(dtype)
     up = torch.nextafter(near, torch.full_like(near, torch.inf))
-    return torch.where(near.double() < x, up, near).double()
+    return as_if(torch.where(near.double() < x, up, near).double(), x)

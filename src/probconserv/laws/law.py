@@ -307,10 +307,13 @@ class Law:
             three = value, noise, value.new_ones(count)
             value, noise, present = (widened(self._spread(v, shape), len(rows)) for v in three)
         value, noise = widened(value, len(rows)), widened(noise, len(rows))
-        label = self.label if names == ("",) else f"{self.label} of {', '.join(own)}"
-        laid = Rows(label, tuple(maps), value, noise, present, self.exact)
+        laid = Rows(self.label_on(names), tuple(maps), value, noise, present, self.exact)
         laid.rounding = self.rounding
         return laid
+
+    def label_on(self, names: Sequence[str]) -> str:
+        """What it is called among the fields of a state."""
+        return self.label if names == ("",) else f"{self.label} of {', '.join(self._named(names))}"
 
     def to(self, device: torch.device | str) -> "Law":
         """The same law on another device."""

@@ -272,10 +272,11 @@ class Curved(Node):
         units = torch.eye(count, dtype=like.dtype, device=like.device)
         if count < FEW:
             each = zip(*(back(unit) for unit in units), strict=True)
-            found = tuple(torch.stack(rows, 1) for rows in each)
+            found = tuple(rows[0][:, None] if count == 1 else torch.stack(rows, 1) for rows in each)
         else:
             some = max(1, AT_ONCE // max(1, like.numel()))
-            found = torch.vmap(back, out_dims=1, chunk_size=some)(units)
+            every = torch.vmap(back, chunk_size=some)(units)
+            found = tuple(x.movedim(0, 1) for x in every)
         return tuple(x.reshape(*x.shape[:2], math.prod(x.shape[2:])) for x in found)
 
     def bent(self, fields: Fields, multiplier: Tensor, v: Fields) -> Fields:

@@ -57,7 +57,7 @@ class ImplausibleError(ProbConservError):
 class ImplausibleWarning(UserWarning):
     """A law moves a field too far or leaves one component of many, or a network has to guess.
 
-    Or totals, units and fields contradict each other.
+    Or totals, units and fields contradict each other, or draws did not get to the laws.
     """
 
 

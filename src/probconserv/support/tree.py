@@ -129,7 +129,13 @@ class Kept(Node):
         """Keeps it in a safetensors file, which `load` reads."""
         place = check.path("path", path)
         tensors: dict[str, Tensor] = {}  # by their place, everything else as words beside them
-        words = json.dumps(_packed(self, "", tensors))
+        try:
+            words = json.dumps(_packed(self, "", tensors))
+        except TypeError:
+            raise InputError(
+                f"this {self.noun} holds a function, as laws that are not linear do, and a file "
+                "cannot. Keep its draws: Draws(field.sample(1000)).save(path)."
+            ) from None
         own = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
         try:
             if place.is_dir():

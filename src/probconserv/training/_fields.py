@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from ..conditioning.condition import condition
+from ..conditioning.draws import FieldDraws
+from ..conditioning.posterior import FieldPosterior
 from ..data import Grids, Shuffled
 from ..data._functions import uniform
 from ..data._grids import spread_of
@@ -47,7 +49,8 @@ class FieldTask:
         self.spread = torch.tensor(spread, dtype=torch.float32, device=device)
         sizes: dict[str, Any] = getattr(network, "sizes", {})
         self.heads = sizes.get("heads", 1)
-        self.part = _part(network, recipe, learned)
+        self.traced = recipe.through is None or learned.law is None  # laws may look at values
+        self.part = _part(network, recipe, learned) if self.traced else None
 
     def loss(self, step: Tensor) -> Tensor:
         whole, axes, recipe = self.batches(step), self.axes, self.recipe
@@ -81,18 +84,31 @@ class FieldTask:
         mean, std = self.network(batch.inputs.float(), [a.float() for a in axes])
         _check_shapes(mean, std, truth)
         if through:
-            mean, std, truth = *self._conditioned(mean, std, batch), truth.double()
-        else:
-            truth = truth.float()
+            return self._after(mean, std, batch, name)
+        truth = truth.float()
         return (mean - truth).abs() if std is None else LOSSES[name](truth, mean, std)
 
-    def _conditioned(self, mean: Tensor, std: Tensor, batch: Grids) -> tuple[Tensor, Tensor]:
+    def _after(self, mean: Tensor, std: Tensor, batch: Grids, name: Score) -> Tensor:
+        """The loss at every point after Step 2; with inequalities that of draws."""
+        field, truth = self._conditioned(mean, std, batch), batch.fields.double()
+        if isinstance(field, FieldDraws):
+            return field.crps(truth.reshape(field.shape[1:])).reshape(mean.shape)
+        given, std = (t.reshape(mean.shape) for t in (field.mean, field.std))
+        free = std > 0  # laws may fix points
+        values = LOSSES[name](truth, given, torch.where(free, std, 1.0))
+        return torch.where(free, values, (truth - given).abs() if name == "crps" else 0.0)
+
+    def _conditioned(self, mean: Tensor, std: Tensor, batch: Grids) -> FieldPosterior | FieldDraws:
+        field = Diagonal._unchecked(mean.double(), std.double() ** 2)
+        if batch.law is not None:
+            as_targets = (len(mean), *batch.targets.shape)
+            field = field._map(lambda t: t.reshape(as_targets))
+            draws = max(2, self.recipe.samples)
+            return condition(field, *batch.laws, draws=draws)
         assert batch.totals is not None
         totals = batch.totals.double().reshape(batch.fields.shape[:-1])
         noise = torch.full_like(totals, self.recipe.noise)
-        law = weighted_sum(self.weights, totals, noise=noise)
-        field = condition(Diagonal._unchecked(mean.double(), std.double() ** 2), law)
-        return field.mean, field.std
+        return condition(field, weighted_sum(self.weights, totals, noise=noise))
 
     @torch.no_grad()
     def scores(self) -> dict[str, float]:
@@ -156,7 +172,8 @@ def _take(batch: Grids, axis: int, index: Tensor) -> Grids:
 
     def some(values: Tensor) -> Tensor:
         place = values.ndim - len(batch.shape) + axis + (values is batch.totals)
-        if (values is batch.inputs and values.ndim == 2) or values.shape[place] == 1:
+        free = batch.law is not None and values is batch.totals
+        if free or (values is batch.inputs and values.ndim == 2) or values.shape[place] == 1:
             return values
         shape = [len(values), *[1] * (values.ndim - 1)]
         shape[place] = -1

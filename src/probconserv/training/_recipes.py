@@ -53,13 +53,13 @@ class Recipe:
         Places in a row, evenly over the domain with both ends: with `through`, and of the grid of
         an equation that an fno learns.
     samples : int
-        With `through`, draws of z.
+        With `through`, draws of z; on a grid, draws within inequalities.
     loss : {"ll", "crps"}
         For networks on a grid: minus the log density of the truth, or the CRPS, in units of its
         spread; before Step 2. With `through` it is not used.
     times : int
         For networks on a grid: how many random entries of the first axis without frequencies are
-        taken of each function at each step; None is all.
+        taken of each function at each step; None is all, and so it is `through` a `law`.
     apart : float
         The weight of the likeness of an fno's heads in the loss.
     noise : float

@@ -89,7 +89,7 @@ class Run:
             self._go(report, interrupts)
 
     def _go(self, report: Reporter, interrupts: list[int]) -> None:
-        on_gpu = self.device.type == "cuda"
+        on_gpu = self.device.type == "cuda" and getattr(self.task, "traced", True)
         self.loss_of = torch.compile(self.task.loss) if on_gpu else self.task.loss
         work = Graphed(self.advance) if on_gpu else self.advance
         every, validate = max(1, self.recipe.steps // 200), max(1, self.recipe.steps // 20)

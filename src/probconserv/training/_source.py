@@ -128,6 +128,8 @@ def _check_alike(data: Grids, held_out: Grids) -> None:
     )
     if not same:
         raise InputError(f"`held_out` must be on the grid of `data`, {data!r}; got {held_out!r}.")
+    if (data.law is None) != (held_out.law is None):
+        raise InputError("`held_out` must have a `law` as `data` has: both are judged given it.")
     if not torch.equal(data.weights.cpu(), held_out.weights.cpu()):
         raise InputError("`held_out` must have the `rule` of `data`: their totals add up alike.")
 

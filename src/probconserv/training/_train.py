@@ -14,6 +14,7 @@ from typing import Any, Unpack, get_args
 import torch
 
 from ..data import Grids
+from ..laws.inequalities import Inequality
 from ..models._load import RecipeName
 from ..support import checks as check
 from ..support.complete_files import sole_writer
@@ -92,7 +93,7 @@ def train(
     **changes
         Entries of the recipe that are replaced (steps=1000, batch=32, penalty=10.0, ...).
         through="ll" or "crps" trains by that score of the predictions after Step 2; for an anp it
-        is best to go on from a `start`.
+        is best to go on from a `start`. Step 2 takes the `law` of `Grids`, else their totals.
 
     Returns
     -------
@@ -229,9 +230,21 @@ def _check_data(kind: Kind, plan: Recipe, source: Source) -> None:
         )
     for part in source.require_grids():
         part.check_digits()
-    known = [g for g in source.require_grids() if g.totals is not None]
-    if plan.through is not None and len(known) < 2:
-        raise InputError("`through` needs the `totals` of the data.")
+    if plan.through is None:
+        return
+    if any(g.totals is None and g.law is None for g in source.require_grids()):
+        raise InputError("`through` needs the `totals` of the data, or its `law`.")
+    laws = () if source.grids.law is None else source.grids.laws
+    if laws and plan.noise:
+        raise InputError(
+            f"`noise` is for totals without `law`: give the law its own; got {plan.noise}."
+        )
+    limits = [law.label for law in laws if isinstance(law, Inequality)]
+    if limits and plan.through == "ll":
+        raise InputError(
+            f"`through` must be 'crps' with `{limits[0]}`, got 'll': inequalities leave draws, "
+            "which have no density."
+        )
 
 
 def _sizes(kind: Kind, sizes: dict[str, Any] | None) -> dict[str, Any]:

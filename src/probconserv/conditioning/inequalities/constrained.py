@@ -7,29 +7,39 @@
 """
 
 from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from ...fields.covariances import Fields, Independent, shared_axes
+from ...fields.covariances import Correlated, Fields, Independent
 from ...fields.gaussian import Diagonal, Field
 from ...fields.mixture import Mixture
 from ...fields.state import State, covariance_of
-from ...laws.inequalities import Inequality, Limits, limits_of, sloping_axes
+from ...laws.inequalities import Inequality, Limits, limits_of
 from ...laws.law import Law, Rows
 from ...solvers.shrinkage import shrunk
-from ...solvers.stages import SinglePoints
 from ...support import checks as check
 from ...support.errors import InputError
+from ...support.gradients import as_if, without
 from ..audit import check_met, warn_if_far
 from ..draws import FieldDraws, StateDraws, mean_of
-from ..loop.within import Within, placed
+from ..loop.gradient import clipped_with_gradient
+from ..loop.within import Within
 from ..posterior import FieldPosterior
-from . import linewise as _linewise
+from .linewise import Linewise
 from .truncated import Tilted, tilted
 
 CLOSED = 50  # points in a row: from here on the closed form of `Truncated` is good
-Found = list[tuple[Tensor, Tensor, Tensor]]  # draws, their mean, the point, of each field
+
+
+class Found(NamedTuple):
+    """What is known of a field."""
+
+    draws: Tensor
+    dims: int  # how many last axes a draw moves together
+    point: Tensor
+    mean: Tensor
 
 
 def constrained(
@@ -40,8 +50,8 @@ def constrained(
     n: int,
     generator: torch.Generator | None,
     dtypes: Sequence[torch.dtype] = (),
-) -> tuple[Found, int]:
-    """`n` draws of each field, their mean and the point; and how many axes number the parts.
+) -> list[Found]:
+    """`n` draws of each field, with their mean and the point.
 
     before: laws laid on it already. dtypes: of the results, where bounds are to hold in less than
     float32.
@@ -57,71 +67,37 @@ def constrained(
     root = covariance_of(shrunk(prior, rows))
     means = tuple(field.mean.double() for field in fields)
     slack = 16 * max(torch.finfo(field.dtype).eps for field in fields)
+    grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
     if not any(u.numel() for u in means):
         check_met(rows, means, means, root, slack)
-        given = zip(means, dtypes, strict=True)
-        return [(x.new_empty(n, *x.shape, dtype=d), x.to(d), x.to(d)) for x, d in given], 0
-    if isinstance(root, Independent) and not _learns(root, means, rows):
-        with torch.no_grad():
-            found = _line_by_line(rows, means, root, limits, dtypes, slack, n, generator)
-        if found is not None:
-            return found
-    grain = 4 * max(torch.finfo(dtype).eps for dtype in dtypes)
-    within = Within(rows, means, root, limits, slack, grain)
-    all_found = []
-    for u, one, v, dtype in zip(
-        within.draws(n, generator), within.limits, root.variance, dtypes, strict=True
-    ):
-        mean_ = torch.where(v == 0, u[-1], mean_of(u[:n])) if n else u[-1]
-        all_found.append((u[:n].to(dtype), one.holding(mean_).to(dtype), u[-1].to(dtype)))
-    return all_found, within.lead
+        drawn, lead = tuple(u.expand(n + 1, *u.shape) for u in means), 0
+    else:
+        learns = _learns(root, means, rows, limits)
+        fast = isinstance(root, Independent) and Linewise.suits(rows, shapes, limits)
+        fast = fast and not (learns and (n or any(one.slopes for one in limits)))
+        kind: Any = Linewise if fast else Within
+        way = kind(rows, means, root, limits, slack, grain)
+        drawn, lead = way.draws(n, generator), way.lead
+        if fast and learns:  # of the point alone
+            at = [u[-1] for u in drawn]
+            at = clipped_with_gradient(way.laws, way.mean, way.variance, limits, at)
+            drawn = tuple(u[None] for u in at)
+        limits = way.limits
+    found = []
+    for u, one, v, dtype in zip(drawn, limits, root.variance, dtypes, strict=True):
+        mean = one.holding(torch.where(v == 0, u[-1], mean_of(u[:n]))) if n else u[-1]
+        mean, draws, point = (x.to(dtype) for x in (mean, u[:n], u[-1]))
+        found.append(Found(draws, max(1, point.ndim - lead), point, mean))
+    return found
 
 
-def _learns(root: Independent, means: Fields, rows: Sequence[Rows]) -> bool:
-    """Whether the result has a gradient, which the fast way has not."""
-    given = [*root.variance, *means]
-    for one in rows:
-        given += [one.value, one.noise_variance]
-        given += [t for m in one.maps if m is not None for t in m.tensors]
+def _learns(
+    root: Independent | Correlated, means: Fields, rows: Sequence[Rows], limits: Sequence[Limits]
+) -> bool:
+    """Whether the result has a gradient, which the fast way has for points within bounds alone."""
+    given = [*means, *(t for node in (root, *rows) for t in node._tensors())]
+    given += [end for one in limits for end in (one.low, one.high)]
     return torch.is_grad_enabled() and any(t.requires_grad for t in given)
-
-
-def _line_by_line(
-    rows: tuple[Rows, ...],
-    means: Fields,
-    root: Independent,
-    limits: Sequence[Limits],
-    dtypes: Sequence[torch.dtype],
-    slack: float,
-    n: int,
-    generator: torch.Generator | None,
-) -> tuple[Found, int] | None:
-    """The fast way, where one number for each row of one law decides."""
-    shapes = root.shapes
-    points = tuple(r for r in rows if r.map.is_points)
-    others = [r for r in rows if r not in points]
-    if not _linewise.suits(others, limits):
-        return None
-    mean, left = _at_points(points, means, root, slack)
-    triples = zip(left.variance, root.variance, means, strict=True)
-    sizes = [torch.where(v == v0, 0.0, u.abs() + v0.sqrt()) for v, v0, u in triples]
-    each = zip(mean, left.variance, sizes, limits, dtypes, strict=True)
-    alone = [_linewise.OneField(*one) for one in each]
-    found = _linewise.draws_of(others, alone, n, generator)
-    tied = [r.places(shapes) for r in others]
-    return found, min([shared_axes(shapes), *tied, *sloping_axes(limits, shapes)])
-
-
-def _at_points(
-    points: tuple[Rows, ...], prior: Fields, root: Independent, slack: float
-) -> tuple[Fields, Independent]:
-    """Mean and covariance of independent points given values at some of them."""
-    mean, left = prior, root
-    for rows in sorted(points, key=lambda r: bool((r.noise_variance > 0).any())):
-        stage = SinglePoints(rows, left, root)
-        mean, left = stage.shift(mean, stage.residual(mean)), stage.left
-    check_met(points, mean, prior, root, slack)
-    return placed(points, mean), left
 
 
 class Truncated(FieldDraws):
@@ -131,7 +107,7 @@ class Truncated(FieldDraws):
     law, to 1e-2 for 10 and to 1e-1 for 5. So do variance and quantiles of rows of at least 50
     points; for shorter ones, where the closed form is too wide or too narrow by several percent,
     they are those of the draws. Draws are exact, and so is the law in each. `condition` makes it,
-    with `bounds(..., truncated=True)`.
+    with `bounds(..., truncated=True)`. Mean, point and the variance in closed form have a gradient.
 
     Attributes
     ----------
@@ -163,8 +139,8 @@ class Truncated(FieldDraws):
     ) -> None:
         self._law, self._low, self._high = law, limits.low.expand(shape), limits.high.expand(shape)
         self.event_dims, self.point = len(shape) - law.mean.ndim + 1, point.to(dtype)
-        self.draws = self._shaped(law.draw(n, generator)).to(dtype)
         self._mean = self._shaped(law.mean).to(dtype)
+        self.draws = self._drawn(n, generator)
 
     def _shaped(self, x: Tensor) -> Tensor:
         """(*more, *places, M) as the field, within the bounds."""
@@ -187,7 +163,9 @@ class Truncated(FieldDraws):
     def _quantiles(self, *shares: float) -> list[Tensor]:
         if not self._closed:
             return super()._quantiles(*shares)
-        return [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
+        with torch.no_grad():
+            found = [self._shaped(self._law.quantile(p)).to(self.dtype) for p in shares]
+        return [without(each, self._mean, NO_GRADIENT) for each in found]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """New draws, on a new axis 0.
@@ -204,7 +182,19 @@ class Truncated(FieldDraws):
         Tensor, shape (n, ..., T, M)
             Each obeys the law and the bounds.
         """
-        return self._shaped(self._law.draw(n, generator)).to(self.dtype)
+        return self._drawn(n, generator)
+
+    def _drawn(self, n: int, generator: torch.Generator | None) -> Tensor:
+        with torch.no_grad():
+            found = self._shaped(self._law.draw(n, generator)).to(self._mean.dtype)
+        return without(found, self._mean, NO_GRADIENT)
+
+
+NO_GRADIENT = (
+    "draws and intervals within `truncated` bounds have no gradient, nor has the variance of rows "
+    f"of fewer than {CLOSED} points. Use `mean`, `variance` of longer rows or `point`, or leave "
+    "`truncated` out."
+)
 
 
 def condition_within(
@@ -216,19 +206,21 @@ def condition_within(
     generator: torch.Generator | None,
 ) -> FieldDraws | StateDraws:
     """A field or a state, no mixture, given laws and inequalities; before: laid on it already."""
+    labels = tuple(rows.label for rows in before)
+    labels += tuple(law.label_on(prior.names) for law in laws)
+    labels += tuple(one.label for one in inequalities)
     if _any_truncated(inequalities):
-        return _truncated(prior, before, laws, inequalities, n, generator)
-    found, lead = constrained(prior, before, laws, inequalities, n, generator)
-    points = tuple(point.double() for _, _, point in found)
-    warn_if_far(None, points, prior.parts)
-    parts = tuple(
-        FieldDraws._unchecked(draws, max(1, point.ndim - lead), point, mean)
-        for draws, mean, point in found
-    )
+        found_ = _truncated(prior, before, laws, inequalities, n, generator)
+        found_.laws = labels
+        return found_
+    found = constrained(prior, before, laws, inequalities, n, generator)
+    warn_if_far(None, tuple(each.point.double() for each in found), prior.parts)
+    parts = tuple(FieldDraws._unchecked(*each) for each in found)
+    for part in parts:
+        part.laws = labels
     return StateDraws(prior.names, parts) if isinstance(prior, State) else parts[0]
 
 
-@torch.no_grad()
 def _truncated(
     prior: Field | State,
     before: tuple[Rows, ...],
@@ -248,7 +240,7 @@ def _truncated(
             "`truncated` bounds take a law on sums, `integral` or `weighted_sum`, not "
             f"`{rows.label}`."
         )
-    ((_, _, point),), _ = constrained(prior, before, laws, inequalities, 0, None)
+    point = constrained(prior, before, laws, inequalities, 0, None)[0].point
     shape, dims, dtype = prior.shape, rows.map.dims, dtype_of(prior)
     (limits,) = limits_of(inequalities, ("",), [shape], [dtype], prior.device)
     present = 1.0 if rows.present is None else rows.present[(..., *[None] * dims)]
@@ -284,17 +276,20 @@ def mixture_within(
     if _any_truncated(inequalities):
         raise InputError(NOT_TRUNCATED)
     picked = _prior_and_laws(mixture._picked(n, generator))
-    (((draws,), _, _),), lead = constrained(*picked, (), inequalities, 1, generator)
+    (each,) = constrained(*picked, (), inequalities, 1, generator)
     prior, before = _prior_and_laws(mixture.components)
-    ((_, _, points),), _ = constrained(prior, before, (), inequalities, 0, None)
+    (own,) = constrained(prior, before, (), inequalities, 0, None)
+    draws, points = each.draws[0], own.point
     warn_if_far(None, (points.double(),), (prior,))
     share = mixture.log_weights.softmax(0)
     share = share.reshape(*share.shape, *[1] * (points.ndim - share.ndim))
     (limits,) = limits_of(inequalities, ("",), [mixture.shape], [draws.dtype], draws.device)
     both = (draws, mean_of(draws.double())), (points, (share * points.double()).sum(0))
     mean, point = (limits.holding(_between(x, of)).to(draws.dtype) for of, x in both)
-    dims = max(1, mixture.event_dims, draws.ndim - lead)
-    return FieldDraws._unchecked(draws, dims, point, mean)
+    dims = max(mixture.event_dims, each.dims)
+    found = FieldDraws._unchecked(draws, dims, point, mean)
+    found.laws = (*(rows.label for rows in before), *(one.label for one in inequalities))
+    return found
 
 
 def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
@@ -303,7 +298,8 @@ def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
 
 def _between(mean: Tensor, of: Tensor) -> Tensor:
     """A mean, exact where all are equal."""
-    return mean.clamp(of.amin(0).double(), of.amax(0).double())
+    of = of.detach().double()
+    return as_if(mean.detach().clamp(of.amin(0), of.amax(0)), mean)
 
 
 def nearest_within(
@@ -318,8 +314,7 @@ def nearest_within(
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     prior = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
     dtypes = [mean.dtype for mean in means]
-    found, _ = constrained(prior, (), laws, inequalities, 0, None, dtypes)
-    return [point for _, _, point in found]
+    return [each.point for each in constrained(prior, (), laws, inequalities, 0, None, dtypes)]
 
 
 def dtype_of(field: Field) -> torch.dtype:

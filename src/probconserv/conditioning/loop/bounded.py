@@ -4,6 +4,7 @@ Each step of Gauss-Newton takes the laws as they are at u and finds the nearest 
 inequalities, in place of one linear solve.
 """
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from ...laws.inequalities import Limits
 from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import CONVERGED, EPS, GIVES, INSIDE, SETTLED, TINY, UNREACHED
-from .given import Given, Prior
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .linearised import MOST_DENSE, DenseStep, Linearisation, NonlinearProblem, joined
 from .nearest import nearest
@@ -29,8 +30,16 @@ class Bounded(NonlinearProblem):
     loose = ("rising",)
     within = " within the inequalities"
 
-    def __init__(self, *given: Any, low: Tensor, high: Tensor, slopes: tuple[Any, ...]) -> None:
-        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise."""
+    def __init__(
+        self,
+        *given: Any,
+        low: Tensor,
+        high: Tensor,
+        slopes: tuple[Any, ...],
+        back: tuple[Tensor, ...] = (),
+    ) -> None:
+        """low, high: (P, N). slopes: of each field, (axis, sign) along which values rise. back: low
+        and high on the way back of gradients, if others."""
         super().__init__(*given)
         if not self.is_dense:
             raise InputError(
@@ -38,11 +47,27 @@ class Bounded(NonlinearProblem):
                 f"that are not linear, limits of laws, and points without draws take up to "
                 f"{MOST_DENSE}. Way out: laws at each time by itself."
             )
-        self.low, self.high, self.slopes = low, high, slopes
+        self.low, self.high, self.slopes, self.back = low, high, slopes, back
         self.rising = rows_that_rise(slopes, self.shapes).to(low.device)  # (K, N)
-        self.linear_rows = sum(m.shape[1] for m in self.matrix)  # the first ones
+        self.linear_rows = self.fixed.shape[1]  # the first ones
         count = low.shape[-1] + len(self.rising) + self.value.shape[-1]
         self.active = low.new_zeros(len(low), count)  # of the last step: where the next one starts
+
+    @property
+    def of_gradients(self) -> "Bounded":
+        return self._with(low=self.back[0], high=self.back[1]) if self.back else self
+
+    def start(self) -> Tensor:
+        """a of the nearest fields within bounds and order: laws may be undefined outside."""
+        if not self.curved or not len(self.mean):
+            return super().start()
+        rest = self.mean.new_zeros(1, self.mean.shape[-1]) if self.rest is None else self.rest
+        prior = Prior(rest, self.directions, self.rising[None])
+        rise = self.mean.new_zeros(len(self.mean), len(self.rising))
+        low, high = torch.cat([self.low, rise], -1), torch.cat([self.high, rise + torch.inf], -1)
+        none = torch.zeros_like(low)
+        found = nearest(in_units(prior, self.mean, none, none, low, high)[0])
+        return prior.pushed(found.force)
 
     def held(self, u: Tensor) -> Tensor:
         """u, which obeys up to rounding, exactly within the inequalities."""
@@ -81,26 +106,31 @@ class BoundedStep(DenseStep):
 
     def __init__(self, problem: Bounded, look: Linearisation) -> None:
         super().__init__(problem, look)
+        self.jacobian = self.rows  # with its gradient: what follows looks at it without
         self.found: Nearest | None = None
         self._gave = super().gave
+
+    def knowing(self, other: Any) -> "BoundedStep":
+        self.found, self._gave = other.found, other.gave
+        return self
 
     def programme(
         self, noise: Tensor | None = None, count: int | None = None, limits: Tensor | None = None
     ) -> Programme:
         """noise: of laws, if not their own. count: of rows that are asked, if not all. limits: rows
         that are asked for as such, (P, K), if not all of them."""
-        problem, wide = self.problem, len(self.rows)
+        problem, wide = self.problem, len(self.jacobian)
         rising = problem.rising.expand(wide, -1, -1)
         rest = problem.rest
         rest = problem.mean.new_zeros(1, problem.mean.shape[-1]) if rest is None else rest
-        prior = Prior(rest, problem.directions, torch.cat([rising, self.rows[:, :count]], 1))
+        prior = Prior(rest, problem.directions, torch.cat([rising, self.jacobian[:, :count]], 1))
         before = problem.mean.shape[-1] + len(problem.rising)
         noise = (problem.noise if noise is None else noise)[:, :count]
         own = self.along(self.look.u) - self.look.misses
         linear = problem.linear_rows  # the same at every step, to the last digit
         own = torch.cat([problem.value[:, :linear], own[:, linear:]], -1)[:, :count]
         value = torch.cat([own.new_zeros(wide, before), own], -1)
-        precision = torch.cat([noise.new_zeros(wide, before), 1 / noise], -1)
+        precision = torch.cat([noise.new_zeros(wide, before), precision_of(noise)], -1)
         rise, side = noise.new_zeros(wide, len(problem.rising)), problem.side[:count]
         side = side if limits is None else side * limits
         least = torch.where(side > 0, own, -torch.inf)
@@ -169,12 +199,15 @@ class BoundedStep(DenseStep):
     @property
     def penalty(self) -> Tensor:  # (P, 1)
         """The weight of what lies outside, beside the distance."""
-        law = torch.cat([self.rows.new_zeros(self.count), (self.problem.side == 0).double()])
+        law = torch.cat([self.jacobian.new_zeros(self.count), (self.problem.side == 0).double()])
         return 2 * (self.nearest.force.abs() * (1 - law)).amax(-1, keepdim=True)
+
+    def aimed(self) -> Tensor:
+        return self._held.prior.pushed(self.nearest.force)
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """As in `Step`, refined once: by what the change leaves of laws and of what is held."""
-        problem, active, given = self.problem, self.nearest.active, self._held()
+        problem, active, given = self.problem, self.nearest.active, self._held
         force = self._force(given)
         change = given.prior.pushed(force) - a
         move = problem.times(change)
@@ -195,21 +228,20 @@ class BoundedStep(DenseStep):
         own = torch.where(idle, left / torch.where(idle, noise, 1.0), found.force[:, self.count :])
         return torch.cat([found.force[:, : self.count], own], -1)
 
+    @cached_property
     def _held(self) -> Given:
         """The prior given the laws as they are and what is at a bound."""
-        problem = self.programme().detached()
-        return Given(
-            problem.prior, torch.where(self.nearest.active != 0, torch.inf, problem.precision)
-        )
+        problem, active = self.programme().detached(), self.nearest.active != 0
+        return Given(problem.prior, torch.where(active, torch.inf, problem.precision))
 
     def tangent(self, r: Tensor) -> Tensor:
-        given = self._held()
+        given = self._held
         none = r.new_zeros(len(r), given.said.shape[-1])
         _, force = given.once(self.problem.times(r), none)
         return r + given.prior.pushed(force)
 
     def bent(self, misses: Tensor) -> Tensor:
-        given = self._held()
+        given = self._held
         none = misses.new_zeros(len(misses), given.said.shape[-1] - misses.shape[-1])
         wanted = torch.cat([none, -misses * self.problem.exact], -1)
         _, force = given.once(torch.zeros_like(self.problem.mean), wanted)
@@ -224,10 +256,10 @@ class BoundedStep(DenseStep):
 
     def finished(self, parts: Tensor) -> Tensor:
         """u with points at their bounds, and the rounding taken off exact rows."""
-        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held()
+        problem, count, given = self.problem, self.problem.mean.shape[-1], self._held
         side, u = self.nearest.active[:, :count], self.look.u
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
-        none = u.new_zeros(len(u), given.said.shape[-1] - self.rows.shape[1])
+        none = u.new_zeros(len(u), given.said.shape[-1] - self.jacobian.shape[1])
         for more in range(SETTLING, -1, -1):
             u = torch.where(side > 0, problem.low, torch.where(side < 0, problem.high, u))
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ...support.errors import DegenerateError, InfeasibleError, ProbConservError
+from ...support.gradients import as_if
 from ...support.tolerances import ENOUGH_LOWER, HOLDS, ROUNDED, SETTLED, STATIONARY, TINY
 from .linearised import Linearisation, NonlinearProblem, Step
 
@@ -52,13 +53,13 @@ def most_probable(
     steps.
     """
     problem = given._map(Tensor.detach)
-    u, found = problem.mean, torch.full_like(problem.mean, torch.nan)
-    a, left = torch.zeros_like(u), torch.arange(len(u), device=u.device)
+    found = torch.full_like(problem.mean, torch.nan)
+    left = torch.arange(len(found), device=found.device)
     weights, failed = torch.zeros_like(problem.value), dict[int, Failure]()
-    if near is not None and len(u):
-        step = problem.step(problem.look(near))
-        a = -step.back(step.multiplier(HOLDS))
-        u = u + problem.times(a)
+    a = problem.start()
+    if near is not None and len(near):
+        a = problem.step(problem.look(near)).aimed()
+    u = problem.mean + problem.times(a)
     look = problem.look(u) if len(u) else None
     for number in range(limit + 1):
         if look is None:
@@ -84,7 +85,7 @@ def most_probable(
                 if number >= (SOON if problem.is_dense else LATER):
                     change = _newton(step, change, multiplier)
                     to = u + problem.times(change)
-                before, short = u, step.gave & _is_short(problem, u, a, change)
+                before, short = u, step.gave & _is_short(problem, a, change)
                 look, a, stuck = _searched(step, a, change, to, weights, slack, still)
                 stuck = stuck | (~still & (short | (look.u == before).all(-1)))
                 u, wrong = look.u, _stuck(step, stuck, number)
@@ -127,13 +128,13 @@ def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  #
     """Whether u is feasible, and the step from it is next to nothing."""
     problem = step.problem
     feasible = (problem.missed(step.look.misses) <= HOLDS * terms + step.near).all(-1)
-    return feasible & problem.is_within(step.look) & _is_short(problem, step.look.u, a, change)
+    return feasible & problem.is_within(step.look) & _is_short(problem, a, change)
 
 
-def _is_short(problem: NonlinearProblem, u: Tensor, a: Tensor, change: Tensor) -> Tensor:  # (P,)
+def _is_short(problem: NonlinearProblem, a: Tensor, change: Tensor) -> Tensor:  # (P,)
     """Whether a step is next to nothing, beside the way from the mean."""
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
-    floor = (ROUNDING * problem.size(u)).square()
+    floor = (ROUNDING * (problem.size + reach.sqrt())).square()
     return length <= STATIONARY**2 * reach + floor
 
 
@@ -144,7 +145,7 @@ def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, 
     """
     problem = step.problem
     none = torch.zeros_like(problem.mean)
-    if not problem.is_dense or not bool(now.any()):
+    if not problem.is_dense or not problem.curved or not bool(now.any()):
         return none
     generator = torch.Generator().manual_seed(SEED)
     random = torch.randn(problem.mean.shape[1:], generator=generator, dtype=none.dtype).to(none)
@@ -163,10 +164,13 @@ def _rounded(step: Step) -> Tensor:  # (P, K)
 
 
 def _newton(step: Step, change: Tensor, multiplier: Tensor) -> Tensor:
-    """The change of a if the second derivative counts."""
-    bend = step.curvature(multiplier, step.problem.times(change))
+    """The change of a if the second derivative counts, where that stays within inequalities."""
+    problem, look = step.problem, step.look
+    bend = step.curvature(multiplier, problem.times(change))
     more, _, _ = _solved_on_tangent(step, multiplier, -bend, CLOSE)
-    return torch.where(more.isfinite().all(-1, keepdim=True), change + more, change)
+    whole = change + more
+    within = problem.is_within(look._replace(u=look.u + problem.times(whole)))
+    return torch.where((more.isfinite().all(-1) & within)[:, None], whole, change)
 
 
 def _solved_on_tangent(
@@ -221,31 +225,33 @@ def _searched(
 
     outside = step.penalty
 
-    def merit(at: Linearisation, of: Tensor) -> Tensor:
-        rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
-        beyond = (outside * problem.broken(at)).sum(-1)
-        return _dot(of, problem.times(of)) / 2 + rows.sum(-1) + beyond
+    move, reach = problem.times(change), _dot(a, problem.times(a))
 
-    move = problem.times(change)
-    before = merit(step.look, a)
+    def merit(at: Linearisation, energy: Tensor) -> Tensor:
+        rows = noisy * at.misses.square() / 2 + weights * at.misses.abs()
+        return energy / 2 + rows.sum(-1) + (outside * problem.broken(at)).sum(-1)
+
+    before = merit(step.look, reach)
     slope = noisy * misses * step.along(move) - weights * misses.abs()
     slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(step.look)).sum(-1)
     slack = slack + SETTLED * before.abs()
 
     def tried(
-        change: Tensor, share: Any = 1.0, to: Tensor | None = None
+        change: Tensor, move: Tensor, share: Any = 1.0, to: Tensor | None = None
     ) -> tuple[Linearisation, Tensor]:
-        at = problem.look(u + problem.times(change) if to is None else to)
-        return at, merit(at, a + change) <= before + ENOUGH_LOWER * share * slope + slack
+        at = problem.look(u + move if to is None else to)
+        energy = reach + 2 * _dot(a, move) + _dot(change, move)
+        return at, merit(at, energy) <= before + ENOUGH_LOWER * share * slope + slack
 
-    full, ok = tried(change, to=torch.where(still[:, None], u, to))
+    full, ok = tried(change, move, to=torch.where(still[:, None], u, to))
     ok = ok | still
     if bool(ok.all()):
         return full, a + change, ~ok
     best = torch.where(ok[:, None], change, 0.0)
     turn = step.bent(torch.where(full.misses.isfinite(), full.misses, 0.0))
     short = _dot(turn, problem.times(turn)) <= TURN**2 * _dot(change, move)
-    better = tried(change + turn)[1] & short & ~ok
+    bent, better = tried(change + turn, problem.times(change + turn))
+    better = better & short & ~ok & problem.is_within(bent)
     best, ok = torch.where(better[:, None], change + turn, best), ok | better
     share = torch.ones_like(before)
     while not bool(ok.all()):
@@ -253,7 +259,7 @@ def _searched(
         if bool((share < SHORTEST).any()):
             break
         some = share[:, None] * change
-        better = tried(some, share)[1] & ~ok
+        better = tried(some, share[:, None] * move, share)[1] & ~ok
         best, ok = torch.where(better[:, None], some, best), ok | better
     return problem.look(u + problem.times(best)), a + best, ~ok
 
@@ -282,13 +288,16 @@ def with_gradient(problem: NonlinearProblem, u: Tensor) -> Tensor:
     u = step(u; theta) gives du = (1 + P W)^-1 d step / d theta. A gradient g of u is that of one
     step for g - W x, with (P^-1 + W) x = g along the laws.
     """
-    with torch.no_grad():
-        start = problem._map(Tensor.detach)
-        here = start.step(start.look(u.detach()))
-        multiplier = here.multiplier(HOLDS)
+    problem = problem.of_gradients
     with torch.enable_grad():
         step = problem.step(problem.look(u.detach()))
         found = step.response()
+    if not problem.curved:
+        return as_if(u, found)
+    with torch.no_grad():
+        start = problem._map(Tensor.detach)
+        here = start.step(start.look(u.detach())).knowing(step)
+        multiplier = here.multiplier(HOLDS)
 
     def backward(g: Tensor) -> Tensor:
         x, fine, _ = _solved_on_tangent(here, multiplier, g, HOLDS)
@@ -300,7 +309,7 @@ def with_gradient(problem: NonlinearProblem, u: Tensor) -> Tensor:
         return g - here.curvature(multiplier, start.times(x))
 
     again: Tensor = Implicit.apply(found, backward)  # type: ignore[no-untyped-call]
-    return u.detach() + (again - again.detach())
+    return as_if(u, again)
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:  # (P, N), (P, N) to (P,)
@@ -376,8 +385,9 @@ def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
             InfeasibleError,
             f"{PART} did not get to the laws after {number + 1} steps: {state}. Either no state "
             f"near the prior obeys them{problem.within}, or they contradict each other, or they "
-            "are bent too much beside the variance (a law with a kink, such as |u|, is bent most). "
-            "Ways out: check `value`, give the law `noise`, start from a better mean, or give less "
-            "variance to what the law should not move.",
+            "are bent too much beside the variance (a law that has kinks, such as |u|, and is "
+            "curved or stands beside inequalities, is bent most). Ways out: check `value`, give "
+            "the law `noise`, start from a better mean, or give less variance to what the law "
+            "should not move.",
         )
     return wrong

@@ -32,9 +32,10 @@ class Prior:
     def __init__(self, rest: Tensor, directions: Tensor | None, rows: Tensor) -> None:
         """rest: D, (P or 1, N). directions: F, (P or 1, R, N). rows: J, (P or 1, K, N)."""
         self.rest, self.directions, self.rows = rest, directions, rows
-        self.variance = rest if directions is None else rest + directions.square().sum(1)
-        self.row_variance = (self.times(rows) * rows).sum(-1)
-        self.thin = rest <= THIN * self.variance
+        with torch.no_grad():
+            self.variance = rest if directions is None else rest + directions.square().sum(1)
+            self.row_variance = (self.times(rows) * rows).sum(-1)
+            self.thin = rest <= THIN * self.variance
 
     def some(self, index: Tensor) -> "Prior":
         """The parts that `index` picks; what all share stays as it is."""
@@ -45,7 +46,8 @@ class Prior:
 
     def detached(self) -> "Prior":
         """The same without gradients."""
-        if not any(t is not None and t.requires_grad for t in (self.variance, self.rows)):
+        three = self.rest, self.directions, self.rows
+        if not any(t is not None and t.requires_grad for t in three):
             return self
         return self._with(Tensor.detach)
 
@@ -194,7 +196,15 @@ class Given:
 def _places(some: Tensor) -> Tensor:  # (P, most)
     """Where it is true in each part, first; as many as the part with most of them has."""
     most = int(some.sum(-1).max()) if some.numel() else 0
+    if not most:
+        return torch.zeros(len(some), 0, dtype=torch.int64, device=some.device)
     return some.to(torch.int8).argsort(dim=-1, descending=True, stable=True)[:, :most]
+
+
+def precision_of(variance: Tensor) -> Tensor:
+    """1 / variance, infinite where that is 0, with a gradient of 0 there."""
+    exact = variance == 0
+    return torch.where(exact, torch.inf, 1 / torch.where(exact, 1.0, variance))
 
 
 def picked(t: Tensor, index: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from ...laws.law import Rows
 from ...laws.nonlinear import Curved
 from ...solvers.factor import Factor
 from ...solvers.iterative import Iterative
-from ...support.tolerances import CONVERGED, ROUNDED, TINY
+from ...support.tolerances import CONVERGED, HOLDS, ROUNDED, TINY
 from ...support.tree import Node
 from .given import product
 from .within import Layout
@@ -55,6 +55,9 @@ class NonlinearProblem(Node):
         self.counts = tuple(math.prod(size[1:]) for size in sizes)  # rows of a part
         self.shapes, self.curved = tuple(tuple(shape[1:]) for shape in shapes), curved
         self.mean, self.variance = joined(mean), joined(root.variance)  # (P, N)
+        self.least = SMALL * (self.mean.abs() + self.variance.sqrt())
+        size = self.mean.square() / self.variance.clamp_min(TINY)
+        self.size = torch.where(self.variance > TINY, size, 0.0).sum(-1).sqrt()  # (P,)
         none = self.mean[:, :0]  # where there is no law
         self.value = joined([none, *(law.value.expand(size) for law, size in pairs)])  # (P, K)
         self.noise = joined([none, *(_noise(law).expand(size) for law, size in pairs)])
@@ -62,8 +65,11 @@ class NonlinearProblem(Node):
         self.is_dense = sum(self.counts) <= MOST_DENSE
         if self.is_dense:
             layout = Layout(tuple(shapes), 1)
-            self.matrix = tuple(layout.matrix(law) for law in linear)
             self.directions, self.rest = _parts(root)
+            self.fixed = _shared([self.mean[:, None, :][:, :0], *map(layout.matrix, linear)])
+            if len(self.fixed) < len(self.mean):
+                self.loose = (*self.loose, "fixed")
+            self.fixed_gram = self.fixed @ self.times(self.fixed).mT
         else:
             self.root, self.linear = root, linear
 
@@ -83,22 +89,22 @@ class NonlinearProblem(Node):
         total = torch.zeros_like(wide) if self.rest is None else wide * self.rest[:, None]
         if self.directions is not None:
             total = total + (wide @ self.directions.mT) @ self.directions
-        return total.reshape(v.shape)
+        return total[:, 0] if v.ndim == 2 else total
 
     def sizes(self, u: Tensor) -> Tensor:
         """|u|, and a thousandth of what the prior allows, where u itself is next to nothing."""
-        return u.abs() + SMALL * (self.mean.abs() + self.variance.sqrt())
-
-    def size(self, u: Tensor) -> Tensor:  # (P,)
-        """|u| in standard deviations."""
-        v = self.variance
-        return torch.where(v > TINY, u.square() / v.clamp_min(TINY), 0.0).sum(-1).sqrt()
+        return u.abs() + self.least
 
     @property
     def learns(self) -> bool:
         """Whether the fields have a gradient: with respect to the prior, a value or a function."""
         tensors = any(t.requires_grad for t in self._tensors())
         return tensors or any(curved.learns for curved in self.curved)
+
+    @property
+    def of_gradients(self) -> "NonlinearProblem":
+        """The problem that gradients are those of."""
+        return self
 
     def some(self, index: Tensor) -> "NonlinearProblem":
         """The parts that `index` picks."""
@@ -111,6 +117,10 @@ class NonlinearProblem(Node):
                 return f"`{label}`" + f" at row {row}" * (count > 1)
             row -= count
         raise AssertionError(row)
+
+    def start(self) -> Tensor:  # (P, N)
+        """a of the fields that the steps start at: the mean."""
+        return torch.zeros_like(self.mean)
 
     def broken(self, look: Linearisation) -> Tensor:
         """By how much numbers lie outside of inequalities: here there are none, (P, 0)."""
@@ -135,7 +145,7 @@ class NonlinearProblem(Node):
             laws: tuple[Any, ...] = (*self.linear, *self.curved)
             return Linearisation(u, joined([law.apply(fields) for law in laws]) - self.value, ())
         pulled = [curved.pulled(fields) for curved in self.curved]
-        found = [u[:, :0], *(product(m, u) for m in self.matrix), *(x for x, _ in pulled)]
+        found = [product(self.fixed, u), *(x for x, _ in pulled)]
         return Linearisation(u, joined(found) - self.value, tuple(back for _, back in pulled))
 
     def step(self, look: Linearisation) -> "Step":
@@ -168,10 +178,18 @@ class Step(ABC):
     def variance(self) -> Tensor:
         """Of each row, (P, K)."""
 
+    def knowing(self, other: "Step") -> "Step":
+        """This one, with what another at the same place has found."""
+        return self
+
     def multiplier(self, close: float = CONVERGED) -> Tensor:
         """Of the full step."""
         away = self.problem.mean - self.look.u
         return self.solve(self.look.misses + self.along(away), close)
+
+    def aimed(self) -> Tensor:  # (P, N)
+        """a of the fields after the full step."""
+        return -self.back(self.multiplier(HOLDS))
 
     def solved(self, a: Tensor) -> tuple[Tensor, Tensor]:
         """The multipliers of the full step, and by how much it changes a; refined once.
@@ -242,18 +260,27 @@ class DenseStep(Step):
 
     def __init__(self, problem: NonlinearProblem, look: Linearisation) -> None:
         self.problem, self.look = problem, look
-        counts = problem.counts[len(problem.matrix) :]
+        counts = problem.counts[len(problem.counts) - len(problem.curved) :]
         laws = zip(problem.curved, look.backs, counts, strict=True)
-        found = [torch.cat(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
-        none = problem.mean[:, None][:, :0]
-        self.rows = torch.cat([none, *problem.matrix, *found], 1)
-        self.gram = self.rows @ problem.times(self.rows).mT
+        found = [beside(curved.jacobians(back, n, look.u), -1) for curved, back, n in laws]
+        self.curved = beside(found, 1) if found else problem.mean[:, None][:, :0]
+        spread = problem.times(self.curved)
+        across, own = product_of(problem.fixed, spread), spread @ self.curved.mT
+        first = torch.cat([problem.fixed_gram, across], -1)
+        self.gram = torch.cat([first, torch.cat([across.mT, own], -1)], -2)
+
+    @property
+    def rows(self) -> Tensor:  # (P, K, N)
+        """J."""
+        return torch.cat([self.problem.fixed.expand(len(self.curved), -1, -1), self.curved], 1)
 
     def along(self, v: Tensor) -> Tensor:
-        return product(self.rows, v)
+        return torch.cat([product(self.problem.fixed, v), product(self.curved, v)], -1)
 
     def back(self, v: Tensor) -> Tensor:
-        return (v[:, None] @ self.rows)[:, 0]
+        fixed = self.problem.fixed
+        first, rest = v.split([fixed.shape[1], self.curved.shape[1]], -1)
+        return product(fixed.mT, first) + (rest[:, None] @ self.curved)[:, 0]
 
     @cached_property
     def factor(self) -> Factor:
@@ -265,10 +292,13 @@ class DenseStep(Step):
         return self.factor.solve(r[:, None])[:, 0]
 
     def terms(self) -> Tensor:
-        return self.problem.value.abs() + product(self.rows.abs(), self.problem.sizes(self.look.u))
+        sizes = self.problem.sizes(self.look.u)
+        each = [product(rows.abs(), sizes) for rows in (self.problem.fixed, self.curved)]
+        return self.problem.value.abs() + torch.cat(each, -1)
 
     def is_finite(self) -> Tensor:
-        return self.rows.isfinite().flatten(1).all(-1)
+        fine = self.gram.isfinite().flatten(1).all(-1)
+        return fine if bool(fine.all()) else self.curved.isfinite().flatten(1).all(-1)
 
     def variance(self) -> Tensor:
         return self.gram.diagonal(dim1=-2, dim2=-1)
@@ -306,6 +336,17 @@ class LocalStep(Step):
         return self.stage.diagonal.isfinite().all(-1)
 
 
+def _shared(rows: Sequence[Tensor]) -> Tensor:  # (P, K, N), or (1, K, N)
+    """Rows side by side; once, where all parts have the same."""
+    found = torch.cat(list(rows), 1)
+    same = not found.requires_grad and len(found) > 1 and bool((found == found[:1]).all())
+    return found[:1] if same else found
+
+
+def product_of(rows: Tensor, v: Tensor) -> Tensor:  # (P or 1, K, N), (P, M, N) to (P, K, M)
+    return rows @ v.mT if len(rows) > 1 else (v @ rows[0].mT).mT
+
+
 def _noise(law: Any) -> Tensor:
     """The variance of the noise; of rows with one side infinite."""
     found: Tensor = law.noise_variance
@@ -314,7 +355,12 @@ def _noise(law: Any) -> Tensor:
 
 def joined(fields: Sequence[Tensor]) -> Tensor:
     """The fields of each part as one vector, (P, N)."""
-    return torch.cat([x.reshape(len(x), math.prod(x.shape[1:])) for x in fields], 1)
+    return beside([x.reshape(len(x), math.prod(x.shape[1:])) for x in fields], 1)
+
+
+def beside(each: Sequence[Tensor], axis: int) -> Tensor:
+    """As `torch.cat`, without a copy of one."""
+    return each[0] if len(each) == 1 else torch.cat(list(each), axis)
 
 
 def _parts(root: Independent | Correlated) -> tuple[Tensor | None, Tensor | None]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...solvers.factor import Factor
+from ...support.gradients import as_if
 from ...support.tolerances import (
     EPS,
     FIXED_BY_LAWS,
@@ -147,7 +148,8 @@ def in_units(
         changed = (pinned != 0) | (sharp & precision.isfinite())
     precision = torch.where(idle, 0.0, precision)
     if bool(changed.any()):
-        value = torch.where(changed, target, value)
+        pins = torch.where(pinned > 0, low, torch.where(pinned < 0, high, value))
+        value = torch.where(changed, as_if(target, pins.expand_as(target)), value)
         precision = torch.where(changed, torch.inf, precision)
     done = fixed | (pinned != 0)
     low, high = torch.where(done, -torch.inf, low), torch.where(done, torch.inf, high)

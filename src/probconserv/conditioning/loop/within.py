@@ -20,7 +20,7 @@ from ...support.errors import InfeasibleError, InputError
 from ...support.tolerances import CONVERGED, EPS, ROUNDED, SETTLED, TINY, UNREACHED
 from ...support.values import unravelled
 from ..audit import check_met
-from .given import Given, Prior
+from .given import Given, Prior, precision_of
 from .gradient import nearest_with_gradient
 from .nearest import nearest
 from .programme import Nearest, Programme, Start, in_units, terms_of
@@ -137,6 +137,10 @@ class Within:
         check_size(sum(self.layout.sizes), self.width)
         self._parts = self._of_all()
         self.low, self.high = (self._ends(limits, name) for name in ("low", "high"))
+        self.back: tuple[Tensor, ...] = ()  # on the way back, where that is straight through bounds
+        if any(one.straight_through for one in limits):
+            left = [one.of_gradients for one in limits]
+            self.back = tuple(self._ends(left, name) for name in ("low", "high"))
         self._start(rows, slack)
 
     def _width(self) -> int:
@@ -196,9 +200,16 @@ class Within:
         y, noise = self._drawn(n, generator)
         found = []
         for parts in self._chunks(n + 1):
-            some = [x[:, parts] for x in noise]
-            problem, _ = self._problem(parts, y[:, parts], some)
-            found.append(self._moved(problem, parts).unflatten(0, (n + 1, len(parts))))
+            given = parts, y[:, parts], [x[:, parts] for x in noise]
+            problem, _ = self._problem(*given)
+            at = self._nearest(problem, parts)
+            u = self._settled(problem.detached(), at, parts)
+            if problem.learns:
+                if self.back:
+                    problem, _ = self._problem(*given, ends=self.back)
+                    at = self._nearest(problem, parts)
+                u = nearest_with_gradient(problem, u, at.active, at.force)
+            found.append(u.unflatten(0, (n + 1, len(parts))))
         return self.layout.fields(torch.cat(found, 1) if found else y)
 
     def _drawn(self, n: int, generator: torch.Generator | None) -> tuple[Tensor, list[Tensor]]:
@@ -224,9 +235,15 @@ class Within:
         yield from numbers.split(max(1, AT_ONCE // max(1, each))) if len(numbers) else ()
 
     def _problem(
-        self, parts: Tensor, y: Tensor, noise: Sequence[Tensor], exact_only: bool = False
+        self,
+        parts: Tensor,
+        y: Tensor,
+        noise: Sequence[Tensor],
+        exact_only: bool = False,
+        ends: tuple[Tensor, ...] = (),
     ) -> tuple[Programme, Start]:
-        """The programme of draws of some parts, of which there are draws times parts."""
+        """The programme of draws of some parts, of which there are draws times parts. ends: other
+        bounds."""
         layout, draws, mean = self.layout, len(y), y.flatten(0, 1)
 
         def each(t: Tensor) -> Tensor:  # (parts, ...) to (draws parts, ...), or one for all
@@ -239,29 +256,25 @@ class Within:
         values, precisions = [mean.new_zeros(len(mean), before)], [mean.new_zeros(1, before)]
         for law, add in zip(self.laws, noise, strict=True):
             values.append((layout.of_rows(law, law.value)[parts] + add).flatten(0, 1))
-            precisions.append(each(1 / layout.of_rows(law, law.noise_variance)))
+            precisions.append(each(precision_of(layout.of_rows(law, law.noise_variance))))
         value, precision = torch.cat(values, -1), _beside(precisions)
         precision = torch.where(precision.isinf(), precision, 0.0) if exact_only else precision
         count = value.shape[-1] - before
         free = mean.new_full((1, count), torch.inf)
         rise = mean.new_zeros(1, len(self.rising))
-        low = _beside([each(self.low), rise, -free])
-        high = _beside([each(self.high), torch.full_like(rise, torch.inf), free])
+        least, most = ends or (self.low, self.high)
+        low = _beside([each(least), rise, -free])
+        high = _beside([each(most), torch.full_like(rise, torch.inf), free])
         return in_units(prior, mean, value, precision, low, high)
 
-    def _moved(self, problem: Programme, parts: Tensor) -> Tensor:  # (draws parts, N)
-        """The nearest fields, to the last digit within the limits."""
-        plain = problem.detached()
-        with torch.no_grad():
-            found = nearest(plain)
-            if not bool(found.solved.all()):
-                at = int((~found.solved).int().argmax())
-                raise InfeasibleError(self._refused(plain, found, at, parts))
-            u = self._settled(plain, found, parts)
-        if not problem.learns:
-            return u
-        return nearest_with_gradient(problem, u, found.active, found.force)
+    def _nearest(self, problem: Programme, parts: Tensor) -> Nearest:
+        found = nearest(plain := problem.detached())
+        if not bool(found.solved.all()):
+            at = int((~found.solved).int().argmax())
+            raise InfeasibleError(self._refused(plain, found, at, parts))
+        return found
 
+    @torch.no_grad()
     def _settled(self, problem: Programme, found: Nearest, parts: Tensor) -> Tensor:
         """Points at their bounds, and the rounding taken off exact rows by the others."""
         prior, points = problem.prior, problem.mean.shape[-1]
