@@ -128,7 +128,8 @@ def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  #
     """Whether u is feasible, and the step from it is next to nothing."""
     problem = step.problem
     feasible = (problem.missed(step.look.misses) <= HOLDS * terms + step.near).all(-1)
-    return feasible & problem.is_within(step.look) & _is_short(problem, a, change)
+    stays = (step.reached(change) == step.look.u).all(-1) | _is_short(problem, a, change)
+    return feasible & problem.is_within(step.look) & stays
 
 
 def _is_short(problem: NonlinearProblem, a: Tensor, change: Tensor) -> Tensor:  # (P,)
