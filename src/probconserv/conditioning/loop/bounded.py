@@ -29,6 +29,7 @@ class Bounded(NonlinearProblem):
     """Fields given laws, within inequalities; see `NonlinearProblem`."""
 
     loose = ("rising",)
+    within = " within the inequalities"
 
     def __init__(
         self,
@@ -110,10 +111,10 @@ class BoundedStep(DenseStep):
         super().__init__(problem, look)
         self.jacobian = self.rows  # with its gradient: what follows looks at it without
         self.found: Nearest | None = None
-        self.gave = torch.zeros_like(look.u[:, 0], dtype=torch.bool)  # parts where laws gave way
+        self._gave = super().gave
 
     def knowing(self, other: Any) -> "BoundedStep":
-        self.found, self.gave = other.found, other.gave
+        self.found, self._gave = other.found, other.gave
         return self
 
     def programme(
@@ -152,8 +153,8 @@ class BoundedStep(DenseStep):
             problem = self.problem
             with torch.no_grad():
                 self.found = nearest(self.plain, problem.active)
-                self.gave = ~self.found.solved
-                for noise in self._giving_way() if bool(self.gave.any()) else ():
+                self._gave = ~self.found.solved.clone()
+                for noise in self._giving_way() if bool(self._gave.any()) else ():
                     wrong = (~self.found.solved).nonzero()[:, 0]
                     some = self.programme(noise, limits=noise == problem.noise)
                     for whole, part in zip(
@@ -162,6 +163,10 @@ class BoundedStep(DenseStep):
                         whole[wrong] = part
                 problem.active = self.found.active
         return self.found
+
+    @property
+    def gave(self) -> Tensor:
+        return self._gave
 
     def _giving_way(self) -> tuple[Tensor, Tensor]:
         """Noise of laws that are not linear, where they leave no field as they are at u: of those

@@ -85,7 +85,9 @@ def most_probable(
                 if number >= (SOON if problem.is_dense else LATER):
                     change = _newton(step, change, multiplier)
                     to = u + problem.times(change)
+                before, short = u, step.gave & _is_short(problem, a, change)
                 look, a, stuck = _searched(step, a, change, to, weights, slack, still)
+                stuck = stuck | (~still & (short | (look.u == before).all(-1)))
                 u, wrong = look.u, _stuck(step, stuck, number)
         if wrong or bool(done.any()) or bool(kick.any()):
             failed |= {int(left[i]): each for i, each in wrong.items()}
@@ -126,10 +128,15 @@ def _arrived(step: Step, a: Tensor, change: Tensor, terms: Tensor) -> Tensor:  #
     """Whether u is feasible, and the step from it is next to nothing."""
     problem = step.problem
     feasible = (problem.missed(step.look.misses) <= HOLDS * terms + step.near).all(-1)
+    stays = (step.reached(change) == step.look.u).all(-1) | _is_short(problem, a, change)
+    return feasible & problem.is_within(step.look) & stays
+
+
+def _is_short(problem: NonlinearProblem, a: Tensor, change: Tensor) -> Tensor:  # (P,)
+    """Whether a step is next to nothing, beside the way from the mean."""
     length, reach = (_dot(x, problem.times(x)).abs() for x in (change, a + change))
     floor = (ROUNDING * (problem.size + reach.sqrt())).square()
-    feasible = feasible & problem.is_within(step.look)
-    return feasible & (length <= STATIONARY**2 * reach + floor)
+    return length <= STATIONARY**2 * reach + floor
 
 
 def _off_the_top(step: Step, multiplier: Tensor, now: Tensor) -> Tensor:  # (P, N)
@@ -380,9 +387,10 @@ def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
         wrong[i] = Failure(
             InfeasibleError,
             f"{PART} did not get to the laws after {number + 1} steps: {state}. Either no state "
-            "near the prior obeys them, or they contradict each other, or they are bent too much "
-            "beside the variance (a law that has kinks, such as |u|, and is curved or stands "
-            "beside inequalities, is bent most). Ways out: check `value`, give the law `noise`, "
-            "start from a better mean, or give less variance to what the law should not move.",
+            f"near the prior obeys them{problem.within}, or they contradict each other, or they "
+            "are bent too much beside the variance (a law that has kinks, such as |u|, and is "
+            "curved or stands beside inequalities, is bent most). Ways out: check `value`, give "
+            "the law `noise`, start from a better mean, or give less variance to what the law "
+            "should not move.",
         )
     return wrong

@@ -38,6 +38,8 @@ class Linearisation(NamedTuple):
 class NonlinearProblem(Node):
     """Fields given laws; what it is made of has one first axis, of P parts."""
 
+    within = ""  # what fields must obey beside the laws, in words
+
     def __init__(
         self,
         mean: Fields,
@@ -212,6 +214,11 @@ class Step(ABC):
     def reached(self, change: Tensor) -> Tensor:
         """u after the full step, which changes a by `change`."""
         return self.look.u + self.problem.times(change)
+
+    @property
+    def gave(self) -> Tensor:  # (P,)
+        """Parts in which laws had to give way, as they are at u, to inequalities."""
+        return torch.zeros_like(self.look.u[:, 0], dtype=torch.bool)
 
     @property
     def near(self) -> Any:
