@@ -21,11 +21,12 @@ from torch import Tensor
 
 from ...fields.covariances import Fields
 from ...fields.gaussian import Normals
+from ...support.compiling import uncompiled
 from ...support.errors import InfeasibleError, InputError, warn_implausible
 from ...support.tolerances import HOLDS
 from .linearised import MOST_DENSE, DenseStep, NonlinearProblem
 from .reading import product
-from .solved import NonlinearSolved, uncompiled
+from .solved import NonlinearSolved
 
 STEPS, SHORTEST = 60, 2.0**-20  # of Newton's method; share of a step
 SHARE = 10  # fewer of the draws than one in so many still count: a warning

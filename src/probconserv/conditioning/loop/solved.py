@@ -1,9 +1,8 @@
 """Fields given laws of which some are not linear: what their posteriors answer from."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +16,7 @@ from ...laws.law import Rows
 from ...laws.nonlinear import Curved
 from ...solvers.engine import free_axes, solve
 from ...solvers.shrinkage import shrinks, shrunk
+from ...support.compiling import uncompiled
 from ...support.errors import InputError, warn_implausible
 from ...support.tolerances import HOLDS
 from ...support.tree import once
@@ -31,23 +31,9 @@ from .parts import AT_ONCE, in_chunks, learned, places_across, refused, stayed
 from .refused import Names
 from .within import Within
 
-Work = TypeVar("Work", bound=Callable[..., Any])
 SINGLE_EPS = torch.finfo(torch.float32).eps  # results of half precision are single
 QUICK = 2  # rounds in which unmeasured points mostly settle
 SHARE, FEW = 10, 3  # at most one of so many draws is drawn again, and so often any solution
-
-
-def uncompiled(work: Work) -> Work:
-    """`torch.compile` stops at such work, which looks at values, and goes on after it."""
-
-    @wraps(work)
-    def whole(*args: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():
-            outside: Any = torch.compiler.disable(work)
-            return outside(*args)
-        return work(*args)
-
-    return cast(Work, whole)
 
 
 class NonlinearSolved(Solved):
