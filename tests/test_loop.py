@@ -221,5 +221,5 @@ def test_an_entry_of_a_point_within_bounds_draws_within_its_own():
     post = pc.condition(prior, law, pc.bounds(low=low), draws=0)
     for i, entry in enumerate(low):
         draws = post[i].sample(5, torch.Generator().manual_seed(1))
-        assert float((draws - torch.tensor(entry)).min()) == 0.0
+        assert float((draws - torch.tensor(entry)).min()) >= 0.0
         assert float(law.residual(draws).abs().max()) < 1e-12
