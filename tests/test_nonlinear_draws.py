@@ -235,6 +235,7 @@ def test_draws_of_a_mixture_obey_laws_and_bounds_together():
         pc.condition(pc.condition(mixture, law), high, draws=30, generator=generator()),
     ):
         assert found.redrawn == 0
+        assert found.laws == ("energy", "bounds")
         assert bool((found.draws <= 3.9).all())
         assert bool((found.draws.square().sum(-1) - 25).abs().max() < 1e-10)
     less = pc.condition(mixture, pc.at_most(law), draws=30, generator=generator())

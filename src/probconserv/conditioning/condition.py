@@ -269,11 +269,12 @@ def _mixture_curved(
     laws: tuple[Law | NonlinearLaw, ...] = (*linear, *curved)
     mixture = _condition_mixture(field, laws) if laws else field
     prior, rows, known = _given(mixture.components)
-    mixture = mixture._with(components=_condition_curved(prior, rows, known, (), inequalities))
+    parts: Any = _condition_curved(prior, rows, known, (), inequalities)
+    mixture = mixture._with(components=parts)
     picked = cast(NonlinearPosterior, mixture._picked(draws, generator))
     drawn, redrawn = picked._solved.drawn(random_normals(1, generator, field.device))
     found = FieldDraws._unchecked(drawn[0][0].to(mixture.dtype), mixture.event_dims, mixture.mean)
-    found.redrawn = redrawn
+    found.laws, found.redrawn = parts.laws, redrawn
     return found
 
 

@@ -44,9 +44,9 @@ class Bounded(NonlinearProblem):
         super().__init__(*given)
         if not self.is_dense:
             raise InputError(
-                f"`laws`: these have {sum(self.counts)} rows in a part. Beside inequalities laws "
-                f"that are not linear, limits of laws, and points without draws take up to "
-                f"{MOST_DENSE}. Way out: laws at each time by itself."
+                f"`laws`: these have {sum(self.counts)} rows in a part. Beside inequalities there "
+                f"may be {MOST_DENSE}, if some laws are limits or not linear. Way out: laws at "
+                "each time by itself."
             )
         self.low, self.high, self.slopes, self.back = low, high, slopes, back
         pairs, points = pairs_that_rise(slopes, self.shapes), low.shape[-1]
