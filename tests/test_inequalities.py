@@ -272,7 +272,7 @@ def test_a_field_with_too_few_directions_for_its_bounds_is_refused():
     given = pc.weighted_sum([1.0, 1.0, 1.0], 5.0), pc.bounds(-1.0, 1.0)
     with pytest.raises(pc.errors.InfeasibleError, match=r"`weighted_sum` is 5.* from -3 to 3"):
         pc.condition(prior, *given, generator=generator())
-    with pytest.raises(pc.errors.InfeasibleError, match="points without variance, or fixed"):
+    with pytest.raises(pc.errors.InfeasibleError, match="points without variance, or what exact"):
         pc.condition(
             prior,
             pc.weighted_sum([1.0, 1.0, 1.0], 0.5),
