@@ -160,9 +160,10 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
         """Those of the Gaussian about the point, moved to the bounds."""
-        found, solved, own = super()._quantiles(*shares), self._solved, self._number
+        solved, own = self._solved, self._number
         if not solved.low:
-            return found
+            return super()._quantiles(*shares)
+        found = Field._quantiles(self, *shares)  # of members too: what is held is no law
         return [x.double().clamp(solved.low[own], solved.high[own]).to(x.dtype) for x in found]
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> FieldDraws:
