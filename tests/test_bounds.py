@@ -379,3 +379,13 @@ def test_bounds_keep_a_copy_of_what_they_are_given():
     inside = pc.bounds(low=low)
     low += 5
     assert pc.project(pc.Diagonal([-1.0, 0.0, 1.0], 1.0), inside).mean.tolist() == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("draws", [0, 3])
+def test_truncated_bounds_are_not_taken_for_plain_ones_beside_limits_and_curved_laws(draws):
+    prior, cut = pc.Diagonal([[1.0, 2.0, 3.0]] * 2, 1.0), pc.bounds(low=0.0, truncated=True)
+    total, energy = pc.weighted_sum([1.0] * 3, 7.0), pc.nonlinear(lambda u: u.square().sum(), 20.0)
+    others = [[pc.at_least(total)], [energy], [total, pc.at_most(energy)]]
+    for laws in others if draws else [*others, [total]]:
+        with pytest.raises(pc.errors.InputError, match=r"laws that are not linear.*`draws=0`"):
+            pc.condition(prior, *laws, cut, draws=draws)

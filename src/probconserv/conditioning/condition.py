@@ -34,7 +34,14 @@ from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, FieldDraws, StateDraws
-from .inequalities.constrained import condition_within, dtype_of, mixture_within, nearest_within
+from .inequalities.constrained import (
+    NOT_TRUNCATED,
+    any_truncated,
+    condition_within,
+    dtype_of,
+    mixture_within,
+    nearest_within,
+)
 from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
 from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
@@ -216,6 +223,8 @@ def _condition_curved(
     inequalities: tuple[Inequality, ...] = (),
 ) -> NonlinearPosterior | NonlinearStatePosterior:
     """Laws that are not linear, known before and new, beside the rows of linear ones."""
+    if any_truncated(inequalities):
+        raise InputError(NOT_TRUNCATED)
     means = tuple(each.mean.double() for each in prior.parts)
     if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
         raise InputError(

@@ -210,7 +210,7 @@ def condition_within(
     labels = tuple(rows.label for rows in before)
     labels += tuple(law.label_on(prior.names) for law in laws)
     labels += tuple(one.label for one in inequalities)
-    if _any_truncated(inequalities):
+    if any_truncated(inequalities):
         found_ = _truncated(prior, before, laws, inequalities, n, generator)
         found_.laws = labels
         return found_
@@ -257,12 +257,13 @@ def _truncated(
 
 
 NOT_TRUNCATED = (
-    "`truncated` bounds take a `Diagonal` field and one law beside them, in `condition`. Leave "
-    "`truncated` out for other fields, several laws, `monotone`, or `project`."
+    "`truncated` bounds take a `Diagonal` field and one law beside them, in `condition` with "
+    "draws. Leave `truncated` out for other fields, several laws, laws that are not linear, "
+    "`monotone`, limits of laws, `draws=0`, or `project`."
 )
 
 
-def _any_truncated(inequalities: Sequence[Inequality]) -> bool:
+def any_truncated(inequalities: Sequence[Inequality]) -> bool:
     return any(one.truncated for one in inequalities)
 
 
@@ -276,7 +277,7 @@ def mixture_within(
 
     The point is the weighted mean of the points of the components.
     """
-    if _any_truncated(inequalities):
+    if any_truncated(inequalities):
         raise InputError(NOT_TRUNCATED)
     picked = _prior_and_laws(mixture._picked(n, generator))
     (each,) = constrained(*picked, (), inequalities, 1, generator)
@@ -312,7 +313,7 @@ def nearest_within(
     inequalities: Sequence[Inequality],
 ) -> list[Tensor]:
     """The nearest fields that obey laws and inequalities."""
-    if _any_truncated(inequalities):
+    if any_truncated(inequalities):
         raise InputError(NOT_TRUNCATED)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     prior = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
