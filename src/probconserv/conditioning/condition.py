@@ -37,6 +37,7 @@ from .draws import Draws, FieldDraws, StateDraws
 from .inequalities.constrained import (
     NOT_TRUNCATED,
     any_truncated,
+    between,
     condition_within,
     dtype_of,
     mixture_within,
@@ -281,8 +282,9 @@ def _mixture_curved(
     mixture = mixture._with(components=_condition_curved(prior, rows, known, (), inequalities))
     picked = cast(NonlinearPosterior, mixture._picked(draws, generator))
     drawn, redrawn = picked._solved.drawn(random_normals(1, generator, field.device))
-    found = FieldDraws._unchecked(drawn[0][0].to(mixture.dtype), mixture.event_dims, mixture.mean)
-    found.redrawn = redrawn
+    found = picked._known_by(drawn[0][0])
+    point = between(mixture.mean.double(), mixture.components.mean).to(mixture.dtype)
+    found.event_dims, found.point, found.redrawn = mixture.event_dims, point, redrawn
     return found
 
 

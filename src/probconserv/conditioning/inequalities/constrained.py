@@ -289,7 +289,7 @@ def mixture_within(
     share = share.reshape(*share.shape, *[1] * (points.ndim - share.ndim))
     (limits,) = limits_of(inequalities, ("",), [mixture.shape], [draws.dtype], draws.device)
     both = (draws, mean_of(draws.double())), (points, (share * points.double()).sum(0))
-    mean, point = (limits.holding(_between(x, of)).to(draws.dtype) for of, x in both)
+    mean, point = (limits.holding(between(x, of)).to(draws.dtype) for of, x in both)
     dims = max(mixture.event_dims, each.dims)
     found = FieldDraws._unchecked(draws, dims, point, mean)
     found.laws = (*(rows.label for rows in before), *(one.label for one in inequalities))
@@ -300,7 +300,7 @@ def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
     return (field.prior, field._solved.laws) if isinstance(field, FieldPosterior) else (field, ())
 
 
-def _between(mean: Tensor, of: Tensor) -> Tensor:
+def between(mean: Tensor, of: Tensor) -> Tensor:
     """A mean, exact where all are equal."""
     of = of.detach().double()
     return as_if(mean.detach().clamp(of.amin(0), of.amax(0)), mean)
