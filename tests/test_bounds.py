@@ -379,3 +379,29 @@ def test_bounds_keep_a_copy_of_what_they_are_given():
     inside = pc.bounds(low=low)
     low += 5
     assert pc.project(pc.Diagonal([-1.0, 0.0, 1.0], 1.0), inside).mean.tolist() == [0.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("draws", [0, 3])
+def test_truncated_bounds_are_not_taken_for_plain_ones_beside_limits_and_curved_laws(draws):
+    prior, cut = pc.Diagonal([[1.0, 2.0, 3.0]] * 2, 1.0), pc.bounds(low=0.0, truncated=True)
+    total, energy = pc.weighted_sum([1.0] * 3, 7.0), pc.nonlinear(lambda u: u.square().sum(), 20.0)
+    others = [[pc.at_least(total)], [energy], [total, pc.at_most(energy)]]
+    for laws in others if draws else [*others, [total]]:
+        with pytest.raises(pc.errors.InputError, match=r"laws that are not linear.*`draws=0`"):
+            pc.condition(prior, *laws, cut, draws=draws)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_mean_and_point_of_a_mixture_with_limits_keep_bounds_and_name_what_holds(dtype):
+    total = pc.at_least(pc.weighted_sum([1.0] * 5, 0.1))
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        means, shares = rng.uniform(-2, -1, (3, 2, 5)), rng.dirichlet(np.ones(3))
+        prior = pc.Diagonal(torch.tensor(means, dtype=dtype), 0.01)
+        mixture = pc.Mixture(prior, torch.tensor(shares, dtype=dtype), event_dims=1)
+        low = float(rng.uniform(0.1, 0.4))
+        post = pc.condition(mixture, total, pc.bounds(low=low), draws=7, generator=generator())
+        for each in (post.mean, post.point, post.draws):
+            assert each.dtype == dtype
+            assert bool((each.double() >= low).all())
+        assert post.laws == ("weighted_sum at least", "bounds")

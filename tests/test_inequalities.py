@@ -272,7 +272,7 @@ def test_a_field_with_too_few_directions_for_its_bounds_is_refused():
     given = pc.weighted_sum([1.0, 1.0, 1.0], 5.0), pc.bounds(-1.0, 1.0)
     with pytest.raises(pc.errors.InfeasibleError, match=r"`weighted_sum` is 5.* from -3 to 3"):
         pc.condition(prior, *given, generator=generator())
-    with pytest.raises(pc.errors.InfeasibleError, match="points without variance, or fixed"):
+    with pytest.raises(pc.errors.InfeasibleError, match="points without variance, or what exact"):
         pc.condition(
             prior,
             pc.weighted_sum([1.0, 1.0, 1.0], 0.5),
@@ -373,3 +373,12 @@ def test_a_total_with_hardly_any_noise_at_the_end_of_its_range_is_feasible(noise
     own = pc.Diagonal([0.1, 0.2, 0.3], 1.0)
     other = everything(pc.condition(own, law, pc.bounds(low=0.0), draws=200, generator=generator()))
     assert u.sum(-1).mean() == pytest.approx(other.sum(-1).mean(), abs=noise)
+
+
+def test_intervals_of_few_members_without_draws_do_not_count_what_is_held_as_laws(rng):
+    members = rng.normal(size=(6, 1, 40)) + np.tile([-0.5, 0.5], 20)
+    post = pc.condition(pc.Ensemble(members), pc.bounds(low=0.0), draws=0)
+    assert int((post.std > 0).sum()) < 40 - 6  # more are held than there are members
+    wide = 1.6448536269514722 * post.std
+    for end, off in zip(post.interval(0.9), (-wide, wide), strict=True):
+        torch.testing.assert_close(end, (post.point + off).clamp_min(0))

@@ -92,3 +92,18 @@ def test_limits_with_several_rows_of_which_some_are_met_give_draws():
     draws = pc.condition(prior, limit, draws=0).sample(4, generator=generator())
     assert (draws[..., :3].sum(-1) >= 1 - 1e-12).all()
     assert torch.isfinite(draws).all()
+
+
+@pytest.mark.parametrize("draws", [0, 2])
+def test_rows_that_repeat_each_other_are_met_where_torch_makes_numbers_of_half_precision(draws):
+    rows = np.array([[1.0, 1, 0, 0], [0, 0, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0]])
+    mean, low = torch.tensor([-0.2, 0.6, 0.5, -0.1], dtype=torch.float64), np.zeros(4)
+    prior = pc.LowRank(mean, 0.1 * torch.ones_like(mean)[None], 0.1 * torch.ones_like(mean))
+    laws = pc.linear(rows, np.array([1.0, 2.0, 3.0, 1.0])), pc.bounds(low=low)
+    expected = pc.condition(prior, *laws, draws=draws, generator=generator()).point
+    torch.set_default_dtype(torch.float16)
+    try:
+        found = pc.condition(prior, *laws, draws=draws, generator=generator()).point
+    finally:
+        torch.set_default_dtype(torch.float32)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)

@@ -293,3 +293,19 @@ def test_an_unmeasured_point_that_grows_without_end_is_an_error():
     law = pc.nonlinear(lambda u: u[0] * (1 + 1 / (1 + u[1] ** 2)), 1.0)
     with pytest.raises(pc.errors.InfeasibleError, match=r"do not settle.* grow without end"):
         pc.condition(pc.Diagonal([1.0, 2.0], [0.5, INF]), law)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [pc.at_least(pc.weighted_sum([1.0, 1.0, 1.0], 3.0))],
+        [pc.nonlinear(lambda u: u[0] ** 3, 0.5), pc.bounds(low=-1.0)],
+    ],
+)
+def test_limits_and_curved_laws_give_no_draws_of_what_no_law_determines(given):
+    prior = pc.Diagonal([0.1, 0.0, 0.0], [1.0, np.inf, np.inf])
+    assert pc.condition(prior, *given, draws=0).undetermined.tolist() == [False, True, True]
+    for each in (prior, pc.State(u=prior)):
+        own = given if each is prior else [pc.at_least(pc.weighted_sum([1.0] * 3, 3.0, of="u"))]
+        with pytest.raises(pc.errors.DegenerateError, match=r"no law determines 2 .*`draws=0`"):
+            pc.condition(each, *own, draws=3)

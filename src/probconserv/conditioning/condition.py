@@ -34,7 +34,15 @@ from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
 from .draws import Draws, FieldDraws, StateDraws
-from .inequalities.constrained import condition_within, dtype_of, mixture_within, nearest_within
+from .inequalities.constrained import (
+    NOT_TRUNCATED,
+    any_truncated,
+    between,
+    condition_within,
+    dtype_of,
+    mixture_within,
+    nearest_within,
+)
 from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
 from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
@@ -216,6 +224,8 @@ def _condition_curved(
     inequalities: tuple[Inequality, ...] = (),
 ) -> NonlinearPosterior | NonlinearStatePosterior:
     """Laws that are not linear, known before and new, beside the rows of linear ones."""
+    if any_truncated(inequalities):
+        raise InputError(NOT_TRUNCATED)
     means = tuple(each.mean.double() for each in prior.parts)
     if not check.concrete(*means, *(t for law in laws for t in (law.value, law.noise))):
         raise InputError(
@@ -273,7 +283,9 @@ def _mixture_curved(
     mixture = mixture._with(components=parts)
     picked = cast(NonlinearPosterior, mixture._picked(draws, generator))
     drawn, redrawn = picked._solved.drawn(random_normals(1, generator, field.device))
-    found = FieldDraws._unchecked(drawn[0][0].to(mixture.dtype), mixture.event_dims, mixture.mean)
+    found = picked._known_by(drawn[0][0])
+    point = between(mixture.mean.double(), mixture.components.mean).to(mixture.dtype)
+    found.event_dims, found.point = mixture.event_dims, point
     found.laws, found.redrawn = parts.laws, redrawn
     return found
 

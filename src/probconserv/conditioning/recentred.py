@@ -65,9 +65,10 @@ def check_draws(undetermined: Fields) -> None:
     """Points that no law determines have no draws."""
     if count := sum(int(at.sum()) for at in undetermined):
         raise DegenerateError(
-            f"`field`: no law determines {count} of its points of infinite variance, which leaves "
-            "no draws to inequalities. Ways out: `draws=0` gives the most probable field, and "
-            "`undetermined` says where they are; laws that read them; or a finite variance."
+            f"`field`: no law determines {count} of its points of infinite variance, so it has "
+            "no draws within inequalities or given laws that are not linear. Ways out: "
+            "`draws=0` gives the most probable field, and `undetermined` says where they are; laws "
+            "that read them; or a finite variance."
         )
 
 

@@ -127,7 +127,7 @@ def pivoted(
         found = _by_lapack(matrix, floor, exact, size)
         if found is not None:
             return found
-    least = torch.where(exact, DEPENDENT, 0.0)
+    least = DEPENDENT * exact.to(matrix.dtype)
     numbers = torch.arange(count, device=matrix.device)
     done = torch.zeros_like(exact)
     keep, columns, order = done, [], []

@@ -210,7 +210,7 @@ def condition_within(
     labels = tuple(rows.label for rows in before)
     labels += tuple(law.label_on(prior.names) for law in laws)
     labels += tuple(one.label for one in inequalities)
-    if _any_truncated(inequalities):
+    if any_truncated(inequalities):
         found_ = _truncated(prior, before, laws, inequalities, n, generator)
         found_.laws = labels
         return found_
@@ -257,12 +257,13 @@ def _truncated(
 
 
 NOT_TRUNCATED = (
-    "`truncated` bounds take a `Diagonal` field and one law beside them, in `condition`. Leave "
-    "`truncated` out for other fields, several laws, `monotone`, or `project`."
+    "`truncated` bounds take a `Diagonal` field and one law beside them, in `condition` with "
+    "draws. Leave `truncated` out for other fields, several laws, laws that are not linear, "
+    "`monotone`, limits of laws, `draws=0`, or `project`."
 )
 
 
-def _any_truncated(inequalities: Sequence[Inequality]) -> bool:
+def any_truncated(inequalities: Sequence[Inequality]) -> bool:
     return any(one.truncated for one in inequalities)
 
 
@@ -276,7 +277,7 @@ def mixture_within(
 
     The point is the weighted mean of the points of the components.
     """
-    if _any_truncated(inequalities):
+    if any_truncated(inequalities):
         raise InputError(NOT_TRUNCATED)
     picked = _prior_and_laws(mixture._picked(n, generator))
     (each,) = constrained(*picked, (), inequalities, 1, generator)
@@ -288,7 +289,7 @@ def mixture_within(
     share = share.reshape(*share.shape, *[1] * (points.ndim - share.ndim))
     (limits,) = limits_of(inequalities, ("",), [mixture.shape], [draws.dtype], draws.device)
     both = (draws, mean_of(draws.double())), (points, (share * points.double()).sum(0))
-    mean, point = (limits.holding(_between(x, of)).to(draws.dtype) for of, x in both)
+    mean, point = (limits.holding(between(x, of)).to(draws.dtype) for of, x in both)
     dims = max(mixture.event_dims, each.dims)
     found = FieldDraws._unchecked(draws, dims, point, mean)
     found.laws = (*(rows.label for rows in before), *(one.label for one in inequalities))
@@ -299,7 +300,7 @@ def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
     return (field.prior, field._solved.laws) if isinstance(field, FieldPosterior) else (field, ())
 
 
-def _between(mean: Tensor, of: Tensor) -> Tensor:
+def between(mean: Tensor, of: Tensor) -> Tensor:
     """A mean, exact where all are equal."""
     of = of.detach().double()
     return as_if(mean.detach().clamp(of.amin(0), of.amax(0)), mean)
@@ -312,7 +313,7 @@ def nearest_within(
     inequalities: Sequence[Inequality],
 ) -> list[Tensor]:
     """The nearest fields that obey laws and inequalities."""
-    if _any_truncated(inequalities):
+    if any_truncated(inequalities):
         raise InputError(NOT_TRUNCATED)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     prior = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))

@@ -67,7 +67,7 @@ class Whole:
         self.scaled = gram * scale[:, None] * scale[..., None]
         idle, own = (scale == 0).to(gram.dtype), noise * scale.square()
         for shift in SHIFTS:
-            more = torch.where(own <= shift, shift, 0.0) + idle
+            more = shift * (own <= shift).to(own) + idle
             self.lower, failed = torch.linalg.cholesky_ex(self.scaled + more.diag_embed())
             if not bool(failed.any()):
                 break

@@ -16,6 +16,7 @@ from ...support.errors import DegenerateError, InputError
 from ...support.gradients import as_if
 from ..draws import FieldDraws, StateDraws
 from ..posterior import FieldPosterior, StatePosterior
+from ..recentred import check_draws
 from .importance import Weighted, weighted
 from .solved import NonlinearSolved
 
@@ -159,9 +160,10 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
         """Those of the Gaussian about the point, moved to the bounds."""
-        found, solved, own = super()._quantiles(*shares), self._solved, self._number
+        solved, own = self._solved, self._number
         if not solved.low:
-            return found
+            return super()._quantiles(*shares)
+        found = Field._quantiles(self, *shares)  # of members too: what is held is no law
         return [x.double().clamp(solved.low[own], solved.high[own]).to(x.dtype) for x in found]
 
     def from_draws(self, n: int, generator: torch.Generator | None = None) -> FieldDraws:
@@ -179,6 +181,7 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
         Draws
             With the same `point`.
         """
+        check_draws(self._solved.undetermined or ())
         normals = random_normals(_at_least_two(n), generator, self.device)
         draws, redrawn = self._solved.drawn(normals)
         found = self._known_by(draws[self._number])
@@ -249,7 +252,7 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
 
 
 NO_DENSITY = (
-    "a field given a law that is not linear has no density in closed form. Use "
+    "a field given inequalities, or a law that is not linear, has no density in closed form. Use "
     "`marginal_log_prob`, that of the Gaussian about the point, or score draws: `from_draws`."
 )
 
@@ -289,6 +292,7 @@ class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
         Draws
             With the same `point`.
         """
+        check_draws(self._solved.undetermined or ())
         normals = random_normals(_at_least_two(n), generator, self.device)
         draws, redrawn = self._solved.drawn(normals)
         pairs = zip(self.parts, draws, strict=True)

@@ -16,9 +16,9 @@ WAYS = (
 OFF = "the exact laws are off by {worst:.2g} of their terms within the inequalities. " + WAYS
 FIRST = 4  # rows that are named
 FIXED = (
-    "`bounds`, `monotone`: points without variance, or fixed by exact laws, break an inequality by "
-    "{most:.3g} and cannot be moved. Ways out: correct their values, give them variance, or give "
-    "the laws `noise`."
+    "`bounds`, `monotone` or limits: points without variance, or what exact laws fix, break an "
+    "inequality by {most:.3g} and cannot be moved. Ways out: correct their values, give them "
+    "variance, or give the laws `noise`."
 )
 
 
