@@ -22,7 +22,7 @@ from .programme import BEYOND, Nearest, Programme, in_units, terms_of
 from .reading import Full, product
 from .refused import FIXED, OFF, out_of_reach, refusal
 
-SETTLING = 4  # times that rounding is taken off
+SETTLING = 30  # times that rounding is taken off at most
 
 
 class Bounded(NonlinearProblem):
@@ -174,8 +174,11 @@ class BoundedStep(DenseStep):
         problem = self.problem
         curved = torch.arange(problem.noise.shape[-1], device=self.jacobian.device)
         curved = curved >= problem.linear_rows
-        broken = curved & (problem.exact | (problem.missed(self.look.misses) > 0))
-        first = torch.where(broken, GIVES * self.variance(), problem.noise)
+        missed, variance = problem.missed(self.look.misses), self.variance()
+        broken = curved & (problem.exact | (missed > 0))
+        share = (missed * broken).square() / variance.clamp_min(TINY)  # less and less on the way
+        share = share.amax(-1, keepdim=True).clamp(GIVES**2, 1)
+        first = torch.where(broken, GIVES * share * variance, problem.noise)
         return first, torch.where(curved, torch.finfo(first.dtype).max, first)
 
     def refused(self) -> dict[int, str]:
@@ -285,21 +288,24 @@ class BoundedStep(DenseStep):
         at_end, end = (side != 0) | self.plain.precision[:, :count].isinf(), self._ends(side)
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
         none, size = u.new_zeros(len(u), self.count), self.terms() + self._spread
-        for more in range(SETTLING, -1, -1):
+        last, size = torch.inf, size.clamp_min(TINY)
+        for _ in range(SETTLING):
             u = torch.where(at_end, end, u)
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
-            misses = problem.look(u).misses
-            held = held | (problem.missed(misses) > 0)
-            misses = misses * held
-            off = (misses.abs() / size.clamp_min(TINY))[parts]
-            if more == 0 or not bool((off > SETTLED).any()):
+            look = problem.look(u)
+            held = held | (problem.missed(look.misses) > 0)
+            misses = look.misses * held
+            off = float((misses.abs() / size)[parts].max()) if misses.numel() else 0.0
+            if not SETTLED < off <= last / 2:
                 break
+            last = off
             there = (u <= problem.low) | (u >= problem.high)
             rising = torch.zeros_like(none[:, count:], dtype=torch.bool)
-            given = self._given(torch.cat([there, rising, held], -1))
+            here = problem.step(look).knowing(self)  # a law whose gradient vanishes turns fast
+            given = here._given(torch.cat([there, rising, held], -1))
             u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
-        if bool((off > UNREACHED).any()):
-            raise InfeasibleError(OFF.format(worst=float(off.max())))
+        if off > UNREACHED:
+            raise InfeasibleError(OFF.format(worst=off))
         return u
 
     def response(self) -> Tensor:
