@@ -232,6 +232,7 @@ class BoundedStep(DenseStep):
         """Of each number; also of noisy rows that nothing free moves, which others bear."""
         noise, found = self.problem.noise, self.nearest
         idle = (given.said[:, self.count :] == 0) & (noise > 0) & noise.isfinite()
+        idle = idle & ~self.gave[:, None]  # the step leaves those laws as they are
         left = -self.look.misses - self.along(found.u - self.look.u)
         own = torch.where(idle, left / torch.where(idle, noise, 1.0), found.force[:, self.count :])
         return torch.cat([found.force[:, : self.count], own], -1)
