@@ -170,13 +170,13 @@ class BoundedStep(DenseStep):
 
     def _giving_way(self) -> tuple[Tensor, Tensor]:
         """Noise of laws that are not linear, where they leave no field as they are at u: of those
-        that u breaks, then so much of all of them that they say nothing."""
+        that u breaks, the less the nearer it is, then so much of all that they say nothing."""
         problem = self.problem
         curved = torch.arange(problem.noise.shape[-1], device=self.jacobian.device)
         curved = curved >= problem.linear_rows
         missed, variance = problem.missed(self.look.misses), self.variance()
         broken = curved & (problem.exact | (missed > 0))
-        share = (missed * broken).square() / variance.clamp_min(TINY)  # less and less on the way
+        share = (missed * broken).square() / variance.clamp_min(TINY)
         share = share.amax(-1, keepdim=True).clamp(GIVES**2, 1)
         first = torch.where(broken, GIVES * share * variance, problem.noise)
         return first, torch.where(curved, torch.finfo(first.dtype).max, first)
@@ -274,7 +274,7 @@ class BoundedStep(DenseStep):
 
     @property
     def near(self) -> Tensor:
-        return INSIDE * self._spread
+        return INSIDE * self._spread * ~self.gave[:, None]
 
     @property
     def _spread(self) -> Tensor:  # (P, K)
