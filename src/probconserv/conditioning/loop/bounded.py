@@ -300,10 +300,9 @@ class BoundedStep(DenseStep):
             if not SETTLED < off <= last / 2:
                 break
             last = off
-            there = (u <= problem.low) | (u >= problem.high)
             rising = torch.zeros_like(none[:, count:], dtype=torch.bool)
             here = problem.step(look).knowing(self)  # a law whose gradient vanishes turns fast
-            given = here._given(torch.cat([there, rising, held], -1))
+            given = here._given(torch.cat([at_end, rising, held], -1))
             u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
         if off > UNREACHED:
             raise InfeasibleError(OFF.format(worst=off))

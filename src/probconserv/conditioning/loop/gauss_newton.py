@@ -172,7 +172,10 @@ def _newton(step: Step, change: Tensor, multiplier: Tensor) -> Tensor:
     bend = step.curvature(multiplier, problem.times(change))
     more, _, _ = _solved_on_tangent(step, multiplier, -bend, CLOSE)
     whole = change + more
-    within = problem.is_within(look._replace(u=look.u + problem.times(whole)))
+    move = problem.times(whole)
+    there = look._replace(u=look.u + move, misses=look.misses + step.along(move))
+    limits = problem.missed(there.misses) * ~problem.exact
+    within = problem.is_within(there) & (limits <= HOLDS * step.terms() + step.near).all(-1)
     return torch.where((more.isfinite().all(-1) & within)[:, None], whole, change)
 
 
