@@ -118,6 +118,61 @@ def test_inequalities_are_the_same_on_cuda(name, rng):
     assert max(float(law.residual(u).abs().max()) for u in there.draws) < 1e-12
 
 
+def _water() -> tuple:
+    air = pc.State(
+        p=(torch.full((2, 7), 100.0, dtype=torch.float64), 4.0),
+        q=(torch.linspace(-1e-3, 9e-3, 7, dtype=torch.float64).repeat(2, 1), 4e-6),
+    )
+    water = pc.nonlinear(lambda u: (u["p"] * u["q"]).sum(-1), 3.2, batch_dims=1, label="water")
+    return air, (
+        water,
+        pc.bounds(low=0.0, of="q"),
+        pc.at_most(pc.weighted_sum([1.0] * 7, 699.0, of="p")),
+    )
+
+
+def _members() -> tuple:
+    rng = torch.Generator().manual_seed(2)
+    members = 0.3 + 0.4 * torch.randn(5, 12, 31, generator=rng, dtype=torch.float64)
+    total = pc.weighted_sum(torch.ones(12, 31), 130.0)
+    return pc.Ensemble(members), (total, pc.bounds(low=0.0), pc.monotone())  # 360 rows: sparse
+
+
+def _unmeasured() -> tuple:
+    flows = pc.Diagonal([0.0, 10.2, 9.7, 1.0], [float("inf"), 0.25, 0.25, 1.0])
+    balance = pc.linear([[1.0, -1.0, 0.0, -1.0], [0.0, 1.0, -1.0, 0.0]], [0.0, 0.0])
+    return flows, (balance, pc.bounds(low=0.0))
+
+
+LOOP = {"water": _water, "members": _members, "unmeasured": _unmeasured}
+
+
+@pytest.mark.parametrize("draws", [0, 3])
+@pytest.mark.parametrize("name", LOOP)
+def test_the_loop_is_the_same_on_cuda(name, draws):
+    field, laws = LOOP[name]()
+    here = pc.condition(field, *laws, draws=draws, generator=torch.Generator().manual_seed(1))
+    own = torch.Generator("cuda").manual_seed(1)
+    there = pc.condition(field.to("cuda"), *laws, draws=draws, generator=own)
+    parts = here.parts if isinstance(field, pc.State) else (here,)
+    others = there.parts if isinstance(field, pc.State) else (there,)
+    for one, other in zip(parts, others, strict=True):
+        assert other.point.is_cuda
+        torch.testing.assert_close(other.point.cpu(), one.point, rtol=1e-7, atol=1e-9)
+        assert other.std.isfinite().all()
+
+
+def test_gradients_of_the_loop_are_the_same_on_cuda():
+    field, laws = _members()
+    found = []
+    for place in ("cpu", "cuda"):
+        mean = field.mean.to(place).clone().requires_grad_()
+        moved = pc.LowRank(mean, field.factor.to(place), 0.1)
+        point = pc.condition(moved, *laws, draws=0).point
+        found += torch.autograd.grad(point.square().sum(), mean)
+    torch.testing.assert_close(found[1].cpu(), found[0], rtol=1e-7, atol=1e-9)
+
+
 def test_fronts_on_cuda(rng):
     field, x = field_of("diagonal", SHAPE, rng), torch.arange(7.0)
     here = pc.diagnostics.front_position(field, x)

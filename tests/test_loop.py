@@ -211,3 +211,15 @@ def test_results_without_draws_say_what_they_cannot():
             pc.condition(prior, low, draws=wrong)
     with pytest.raises(pc.errors.InputError, match="`draws`"):
         pc.condition(prior, low, draws=False)
+
+
+def test_an_entry_of_a_point_within_bounds_draws_within_its_own():
+    low = np.array([[0.05], [-0.1], [0.02]]).repeat(7, 1)
+    law = pc.integral(np.linspace(0, 1, 7), 0.4)
+    rng = np.random.default_rng(SEED)
+    prior = pc.Diagonal(rng.normal(0.3, 0.4, size=(3, 7)), 0.1)
+    post = pc.condition(prior, law, pc.bounds(low=low), draws=0)
+    for i, entry in enumerate(low):
+        draws = post[i].sample(5, torch.Generator().manual_seed(1))
+        assert float((draws - torch.tensor(entry)).min()) >= 0.0
+        assert float(law.residual(draws).abs().max()) < 1e-12

@@ -394,9 +394,8 @@ def _stuck(step: Step, stuck: Tensor, number: int) -> dict[int, Failure]:
             InfeasibleError,
             f"{PART} did not get to the laws after {number + 1} steps: {state}. Either no state "
             f"near the prior obeys them{problem.within}, or they contradict each other, or they "
-            "are bent too much beside the variance (a law that has kinks, such as |u|, and is "
-            "curved or stands beside inequalities, is bent most). Ways out: check `value`, give "
-            "the law `noise`, start from a better mean, or give less variance to what the law "
-            "should not move.",
+            "are bent too much beside the variance (a law with a kink, such as |u|, is bent "
+            "most). Ways out: check `value`, give the law `noise`, start from a better mean, or "
+            "give less variance to what the law should not move.",
         )
     return wrong

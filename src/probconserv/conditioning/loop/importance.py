@@ -59,11 +59,6 @@ def weighted(solved: NonlinearSolved, normals: Normals) -> tuple[Fields, Tensor,
             "`weighted`: draws within inequalities have no weights, as a draw on a bound has no "
             "density. Use `sample`, and see how far off it is in the docs on inequalities."
         )
-    if solved.places:
-        raise InputError(
-            "`weighted`: the point lies on a kink of the laws, where it has no tangent plane that "
-            "draws could start from. Use `sample`."
-        )
     at_point = _at_point(solved)
     y, noise = solved._unmoved(normals)
     sizes = y[0].shape[: y[0].ndim - solved.dims[0]]

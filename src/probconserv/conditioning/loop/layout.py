@@ -42,10 +42,6 @@ class Layout:
         """Of the rows of a law in a part."""
         return math.prod(rows.row_shape(self.shapes)[self.lead :])
 
-    def has_many(self, laws: Sequence[Rows], pairs: Tensor) -> bool:
-        """Whether rows and ordered pairs are more than are always a matrix."""
-        return len(pairs) + sum(map(self.count, laws)) > FEW
-
     def flat(self, fields: Fields, more: int = 0) -> Tensor:  # (*more, *shape) to (*more, parts, N)
         triples = zip(fields, self.shapes, self.sizes, strict=True)
         each = [

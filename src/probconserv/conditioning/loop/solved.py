@@ -25,9 +25,9 @@ from ..recentred import WIDER, loosened, stand_in, until_they_stay
 from ..unmeasured import Eliminated, Way, finite
 from .bounded import Bounded
 from .gauss_newton import Failure
-from .layout import Layout, at_bounds, pairs_that_rise
+from .layout import at_bounds
 from .linearised import MOST_DENSE, NonlinearProblem, joined
-from .parts import AT_ONCE, in_chunks, learned, places_across, refused, stayed
+from .parts import AT_ONCE, in_chunks, learned, refused, stayed
 from .refused import Names
 from .within import Within
 
@@ -63,14 +63,8 @@ class NonlinearSolved(Solved):
         ends = list(zip(limits, shapes, strict=bool(limits)))
         self.low = tuple(one.low.expand(shape) for one, shape in ends)
         self.high = tuple(one.high.expand(shape) for one, shape in ends)
-        self.back: tuple[tuple[Tensor, ...], ...] = ()  # low and high on the way back, if others
-        if any(one.straight_through for one in limits):
-            back = [(one.of_gradients, shape) for one, shape in ends]
-            self.back = (
-                tuple(one.low.expand(shape) for one, shape in back),
-                tuple(one.high.expand(shape) for one, shape in back),
-            )
         self.slopes = tuple(one.slopes for one in limits)
+        self.straight = tuple(one.straight_through for one in limits)
         lead = min(free_axes(rows, shapes), *tied)
         self.asked = root.joined(lead)  # of which variances may be infinite
         self.root: Any = self.asked
@@ -79,42 +73,36 @@ class NonlinearSolved(Solved):
         self.open = tuple(v == torch.inf for v in self.asked.variance)
         self.is_measured = not any(bool(at.any()) for at in self.open)
         self.eps = max(torch.finfo(field.dtype).eps for field in prior.parts)
-        self.places: tuple[Fields, ...] = ()  # where laws have more slopes that hold at the point
-        if self.is_large:
+        if self.is_linear:
             self.mean = tuple(u[-1] for u in self._within().draws(0, None))
             return
-        problem, found, kinked = self._found(Names("solution", shapes[0][:lead]))
-        across = places_across(problem, found.detach(), kinked)
-        self.places = tuple(
-            tuple(u.reshape(s) for u, s in zip(problem.fields(place), shapes, strict=True))
-            for place in across.unbind(1)
-        )
+        problem, found = self._found(Names("solution", shapes[0][:lead]))
         pairs = zip(problem.fields(found), shapes, strict=True)
         self.mean = tuple(u.reshape(s) for u, s in pairs)
 
-    def _found(self, names: Names) -> tuple[NonlinearProblem, Tensor, Tensor]:
-        """The problem, the most probable fields, (P, N), and which of them lie on kinks."""
+    def _found(self, names: Names) -> tuple[NonlinearProblem, Tensor]:
+        """The problem, and the most probable fields, (P, N)."""
         before, open_ = self._vector(self.before), self._vector(self.open)
         near: list[Tensor] | None = None
         moves: list[Tensor] = []
 
-        def solve(mean: Tensor) -> tuple[tuple[NonlinearProblem, Tensor, Tensor], Tensor, Tensor]:
+        def solve(mean: Tensor) -> tuple[tuple[NonlinearProblem, Tensor], Tensor, Tensor]:
             nonlocal near
             means = self._apart(mean)
             self.root = self._stand_in(means, moves[QUICK:])
             problem = self._problem(means)
-            u, kinked, failed = in_chunks(problem, near)
+            u, failed = in_chunks(problem, near)
             if failed:
                 raise refused(failed, names)
             moves.append((u - mean.detach()).square())
             near = [u, problem.mean, problem.value]
-            return (problem, u, kinked), u, problem.variance
+            return (problem, u), u, problem.variance
 
-        (problem, u, kinked), last = until_they_stay(solve, before, open_)
+        (problem, u), last = until_they_stay(solve, before, open_)
         if not (torch.is_grad_enabled() and problem.learns):
-            return problem, u, kinked
+            return problem, u
         problem.mean = before
-        return problem, learned(problem, u, kinked, last, open_), kinked
+        return problem, learned(problem, u, last, open_)
 
     def _stand_in(self, u: Fields, moves: Sequence[Tensor]) -> Any:
         """The covariance with finite variances, for laws as they are at u.
@@ -159,20 +147,21 @@ class NonlinearSolved(Solved):
         return self.before[0].ndim - self.dims[0]
 
     @property
-    def is_large(self) -> bool:
-        """Whether linear laws have so many rows that `Within` serves, which takes no others."""
-        others = self.back or self.curved or any(rows.side for rows in self.rows)
-        if not self.low or others or not self.is_measured:
-            return False
-        layout = Layout(tuple(u.shape for u in self.before), self.before[0].ndim - self.dims[0])
-        return layout.has_many(self.rows, pairs_that_rise(self.slopes, self._own))
+    def limits(self) -> tuple[Limits, ...]:
+        """Of each field; none where there are no inequalities."""
+        four = self.low, self.high, self.slopes, self.straight
+        return tuple(Limits(*each) for each in zip(*four, strict=True))
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether all laws are linear, beside inequalities of points and their order alone."""
+        others = self.curved or any(rows.side for rows in self.rows)
+        return bool(self.low) and self.is_measured and not others
 
     def _within(self) -> Within:
-        """The same fields, laws and inequalities, where all laws are linear."""
-        ends = zip(self.low, self.high, self.slopes, strict=True)
-        limits = [Limits(low, high, slopes) for low, high, slopes in ends]
+        """The same, where all laws are linear."""
         grain = 4 * min(self.eps, SINGLE_EPS)
-        return Within(self.rows, self.before, self.root, limits, 16 * self.eps, grain)
+        return Within(self.rows, self.before, self.root, self.limits, 16 * self.eps, grain)
 
     @property
     def stated(self) -> tuple[Any, ...]:
@@ -206,9 +195,11 @@ class NonlinearSolved(Solved):
         return problem
 
     def _bounded(self, mean: Fields, sizes: Sequence[int], given: tuple[Any, ...]) -> Bounded:
+        others = [one.of_gradients for one in self.limits] if any(self.straight) else []
+        back = [tuple(getattr(one, name) for one in others) for name in ("low", "high")]
         ends = [
             joined([_flat(x.expand(u.shape), 0, sizes) for x, u in zip(end, mean, strict=True)])
-            for end in (self.low, self.high, *self.back)
+            for end in (self.low, self.high, *filter(None, back))
         ]
         return Bounded(*given, low=ends[0], high=ends[1], slopes=self.slopes, back=tuple(ends[2:]))
 
@@ -227,8 +218,7 @@ class NonlinearSolved(Solved):
     def _gaussian(self) -> tuple[tuple[Rows, ...], Way, tuple[Tensor, ...]]:
         """All laws as they are at the mean, how they are solved, and the residuals of the prior."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.differentiable):
-            slopes = [each for u in self.places for each in self._near(u)]
-            near = (*self.rows, *self._near(self.mean), *slopes)
+            near = (*self.rows, *self._near(self.mean))
             laws = [each for each in near if not each.side]
             limits = [_held(each, self.mean) for each in near if each.side]
             sizes = [x.abs() + v.sqrt() for x, v in zip(self.mean, self.root.variance, strict=True)]
@@ -262,14 +252,13 @@ class NonlinearSolved(Solved):
     def drawn(self, normals: Normals) -> tuple[Fields, int]:
         """The same, and how many of them were drawn again, as the first did not get to the laws."""
         y, noise = self._unmoved(normals)
-        if self.is_large:
+        if self.is_linear:
             return self._within().moved(y, noise), 0
         names = self._names("draw", y)
         found = torch.empty(math.prod(names.sizes), sum(map(math.prod, self._own)), **_like(y[0]))
-        kinked = torch.zeros(len(found), dtype=torch.bool, device=found.device)
         left, again = torch.arange(len(found), device=found.device), torch.zeros(names.sizes)
         while len(left):
-            found[left], kinked[left], failed = self._moved(y, noise, left)
+            found[left], failed = self._moved(y, noise, left)
             left = torch.tensor(sorted(failed), dtype=torch.int64, device=found.device)
             again.view(-1)[left.cpu()] += 1
             if failed:
@@ -283,20 +272,20 @@ class NonlinearSolved(Solved):
                 "draws leave out the part of the spread where laws are bent too much. Ways out: "
                 "give the laws `noise`, or the prior less variance."
             )
-        return self._with_gradients(y, noise, found, kinked), count
+        return self._with_gradients(y, noise, found), count
 
     @uncompiled
     def moved(self, y: Fields, noun: str) -> Fields:
         """Fields moved to the laws; noun: what errors call them."""
         noise = [x.new_zeros(()).expand(len(y[0]), *n) for n, x in self._rows_of()]
-        if self.is_large:
+        if self.is_linear:
             return self._within().moved(y, noise)
         names = self._names(noun, y)
         every = torch.arange(math.prod(names.sizes), device=y[0].device)
-        found, kinked, failed = self._moved(y, noise, every)
+        found, failed = self._moved(y, noise, every)
         if failed:
             raise refused(failed, names)
-        return self._with_gradients(y, noise, found, kinked)
+        return self._with_gradients(y, noise, found)
 
     def _names(self, noun: str, y: Fields) -> Names:
         return Names(noun, y[0].shape[: y[0].ndim - self.dims[0]])
@@ -346,32 +335,25 @@ class NonlinearSolved(Solved):
     @torch.no_grad()
     def _moved(
         self, y: Fields, noise: list[Tensor], left: Tensor
-    ) -> tuple[Tensor, Tensor, dict[int, Failure]]:  # (P, N), (P,)
-        """Draws moved to the laws, those parts that `left` numbers; which of them are on kinks, and
-        which got not there."""
+    ) -> tuple[Tensor, dict[int, Failure]]:  # (P, N)
+        """Draws moved to the laws, those parts that `left` numbers; and which got not there."""
         plain, open_ = self._problem(self._at_open(self.mean, self.before)), self._vector(self.open)
         known = self._problem(self.mean).mean, plain.mean, plain.value
-        found, on, failed = [plain.mean[:0]], [left[:0] > 0], dict[int, Failure]()
+        found, failed = [plain.mean[:0]], dict[int, Failure]()
         for problem, at in self._chunks(y, noise, left):
             start = [x[at % len(plain.mean)] for x in known]
-            u, kinked, wrong = stayed(problem, start, open_[at % len(open_)])
+            u, wrong = stayed(problem, start, open_[at % len(open_)])
             found.append(u)
-            on.append(kinked)
             failed |= {int(at[i]): each for i, each in wrong.items()}
-        return torch.cat(found), torch.cat(on), failed
+        return torch.cat(found), failed
 
-    def _with_gradients(
-        self, y: Fields, noise: list[Tensor], found: Tensor, kinked: Tensor
-    ) -> Fields:
+    def _with_gradients(self, y: Fields, noise: list[Tensor], found: Tensor) -> Fields:
         """What draws were moved to, as fields."""
         if torch.is_grad_enabled() and self._problem(self.before).learns:
             every = torch.arange(len(found), device=found.device)
             chunks = self._chunks(y, noise, every)
             open_ = self._vector(self.open)
-            each = [
-                learned(p, found[at], kinked[at], found[at], open_[at % len(open_)])
-                for p, at in chunks
-            ]
+            each = [learned(p, found[at], found[at], open_[at % len(open_)]) for p, at in chunks]
             found = torch.cat(each) if each else found
         return self._as_fields(found, y)
 
