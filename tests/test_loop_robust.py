@@ -79,6 +79,30 @@ def test_an_energy_out_of_reach_is_refused_within_few_steps():
         pc.condition(prior, pc.at_most(least), pc.weighted_sum(np.ones(3), 3.0), draws=0)
 
 
+def energy(value):
+    return pc.nonlinear(lambda u: u.square().sum(-1, keepdim=True), [value])
+
+
+def test_laws_that_contradict_each_other_within_bounds_are_refused_within_few_steps():
+    prior = pc.Diagonal(torch.rand(40, generator=generator(3), dtype=torch.float64), 0.1)
+    with pytest.raises(pc.errors.InfeasibleError, match=r"after \d\d? steps.*is off by"):
+        pc.condition(prior, energy(1.0), energy(2.0), pc.bounds(low=0.0), draws=0)
+
+
+def test_an_energy_below_zero_is_out_of_reach_of_any_state():
+    prior = pc.Diagonal(torch.rand(40, generator=generator(4), dtype=torch.float64), 0.1)
+    with pytest.raises(pc.errors.DegenerateError, match="or no state obeys it within the inequal"):
+        pc.condition(prior, energy(-1.0), pc.bounds(low=0.0), draws=0)
+
+
+# At the solution: a gradient vanishes; linearised laws leave nothing within bounds, or beside a
+# noisy row that nothing moves.
+@pytest.mark.parametrize("seed", [3000413, 3000556, 5000113])
+def test_laws_that_leave_next_to_nothing_as_they_are_at_a_point(seed):
+    outcomes = run([seed])
+    assert outcomes[0].right, table(outcomes)
+
+
 def test_a_noisy_row_beside_an_exact_one_of_the_same_point():
     prior, exact = pc.Diagonal([0.003], 0.0027), pc.linear([[1.0]], [0.0])
     noisy = pc.linear([[1.0]], [0.15], noise=[0.06])

@@ -114,8 +114,8 @@ ENOUGH_LOWER = 1e-4
 """Of the decrease that is expected: a step that brings less is shortened."""
 
 GIVES = 1e-4
-"""Of its variance: noise of an exact row as it is at a point, where no field within inequalities
-obeys it; the next step looks again."""
+"""Of its variance, or of its miss squared if that is less: noise of an exact row as it is at a
+point, where no field within inequalities obeys it; the next step looks again."""
 
 STAYS = 1e-7
 """Standard deviations that laws leave: points of infinite variance that move by less stay."""

@@ -22,7 +22,7 @@ from .programme import BEYOND, Nearest, Programme, in_units, terms_of
 from .reading import Full, product
 from .refused import FIXED, OFF, out_of_reach, refusal
 
-SETTLING = 4  # times that rounding is taken off
+SETTLING = 30  # times that rounding is taken off at most
 
 
 class Bounded(NonlinearProblem):
@@ -170,12 +170,15 @@ class BoundedStep(DenseStep):
 
     def _giving_way(self) -> tuple[Tensor, Tensor]:
         """Noise of laws that are not linear, where they leave no field as they are at u: of those
-        that u breaks, then so much of all of them that they say nothing."""
+        that u breaks, the less the nearer it is, then so much of all that they say nothing."""
         problem = self.problem
         curved = torch.arange(problem.noise.shape[-1], device=self.jacobian.device)
         curved = curved >= problem.linear_rows
-        broken = curved & (problem.exact | (problem.missed(self.look.misses) > 0))
-        first = torch.where(broken, GIVES * self.variance(), problem.noise)
+        missed, variance = problem.missed(self.look.misses), self.variance()
+        broken = curved & (problem.exact | (missed > 0))
+        share = (missed * broken).square() / variance.clamp_min(TINY)
+        share = share.amax(-1, keepdim=True).clamp(GIVES**2, 1)
+        first = torch.where(broken, GIVES * share * variance, problem.noise)
         return first, torch.where(curved, torch.finfo(first.dtype).max, first)
 
     def refused(self) -> dict[int, str]:
@@ -229,6 +232,7 @@ class BoundedStep(DenseStep):
         """Of each number; also of noisy rows that nothing free moves, which others bear."""
         noise, found = self.problem.noise, self.nearest
         idle = (given.said[:, self.count :] == 0) & (noise > 0) & noise.isfinite()
+        idle = idle & ~self.gave[:, None]  # the step leaves those laws as they are
         left = -self.look.misses - self.along(found.u - self.look.u)
         own = torch.where(idle, left / torch.where(idle, noise, 1.0), found.force[:, self.count :])
         return torch.cat([found.force[:, : self.count], own], -1)
@@ -270,7 +274,7 @@ class BoundedStep(DenseStep):
 
     @property
     def near(self) -> Tensor:
-        return INSIDE * self._spread
+        return INSIDE * self._spread * ~self.gave[:, None]
 
     @property
     def _spread(self) -> Tensor:  # (P, K)
@@ -285,21 +289,23 @@ class BoundedStep(DenseStep):
         at_end, end = (side != 0) | self.plain.precision[:, :count].isinf(), self._ends(side)
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
         none, size = u.new_zeros(len(u), self.count), self.terms() + self._spread
-        for more in range(SETTLING, -1, -1):
+        last, size = torch.inf, size.clamp_min(TINY)
+        for _ in range(SETTLING):
             u = torch.where(at_end, end, u)
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
-            misses = problem.look(u).misses
-            held = held | (problem.missed(misses) > 0)
-            misses = misses * held
-            off = (misses.abs() / size.clamp_min(TINY))[parts]
-            if more == 0 or not bool((off > SETTLED).any()):
+            look = problem.look(u)
+            held = held | (problem.missed(look.misses) > 0)
+            misses = look.misses * held
+            off = float((misses.abs() / size)[parts].max()) if misses.numel() else 0.0
+            if not SETTLED < off <= last / 2:
                 break
-            there = (u <= problem.low) | (u >= problem.high)
+            last = off
             rising = torch.zeros_like(none[:, count:], dtype=torch.bool)
-            given = self._given(torch.cat([there, rising, held], -1))
+            here = problem.step(look).knowing(self)  # a law whose gradient vanishes turns fast
+            given = here._given(torch.cat([at_end, rising, held], -1))
             u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
-        if bool((off > UNREACHED).any()):
-            raise InfeasibleError(OFF.format(worst=float(off.max())))
+        if off > UNREACHED:
+            raise InfeasibleError(OFF.format(worst=off))
         return u
 
     def response(self) -> Tensor:

@@ -172,7 +172,10 @@ def _newton(step: Step, change: Tensor, multiplier: Tensor) -> Tensor:
     bend = step.curvature(multiplier, problem.times(change))
     more, _, _ = _solved_on_tangent(step, multiplier, -bend, CLOSE)
     whole = change + more
-    within = problem.is_within(look._replace(u=look.u + problem.times(whole)))
+    move = problem.times(whole)
+    there = look._replace(u=look.u + move, misses=look.misses + step.along(move))
+    limits = problem.missed(there.misses) * ~problem.exact
+    within = problem.is_within(there) & (limits <= HOLDS * step.terms() + step.near).all(-1)
     return torch.where((more.isfinite().all(-1) & within)[:, None], whole, change)
 
 
@@ -235,8 +238,10 @@ def _searched(
         return energy / 2 + rows.sum(-1) + (outside * problem.broken(at)).sum(-1)
 
     before = merit(step.look, reach)
-    slope = noisy * misses * step.along(move) - weights * misses.abs()
-    slope = _dot(a, move) + slope.sum(-1) - (outside * problem.broken(step.look)).sum(-1)
+    near = Linearisation(u + move, misses + step.along(move), ())  # as the laws are here
+    slope = noisy * misses * step.along(move) + weights * (near.misses.abs() - misses.abs())
+    more = outside * (problem.broken(near) - problem.broken(step.look))
+    slope = _dot(a, move) + slope.sum(-1) + more.sum(-1)
     slack = slack + SETTLED * before.abs()
 
     def tried(
@@ -349,9 +354,10 @@ def _unmovable(step: Step, terms: Tensor, number: int) -> dict[int, Failure]:
     fixed = problem.exact & (misses.abs() > HOLDS * terms) & (step.variance() <= TINY)
     text = (
         f"{{row}} cannot be moved at step {number} of {{part}}, where it is off by {{miss:.3g}}: "
-        "its gradient is zero there, or the variance of the points that it reads. Ways out: a "
-        "prior mean where the gradient is not zero, more variance, `noise` on the law, or a "
-        "function without `detach` or rounding."
+        "its gradient is zero there, or the variance of the points that it reads, or no state "
+        f"obeys it{problem.within}. Ways out: a `value` that can be reached, a prior mean where "
+        "the gradient is not zero, more variance, `noise` on the law, or a function without "
+        "`detach` or rounding."
     )
     return _failures(step, fixed, DegenerateError, text)
 
