@@ -23,6 +23,7 @@ from .reading import Full, product
 from .refused import FIXED, OFF, out_of_reach, refusal
 
 SETTLING = 12  # times that rounding is taken off
+AFRESH = 8  # of these, the last: with the laws as they are there, where gradients may vanish
 
 
 class Bounded(NonlinearProblem):
@@ -299,7 +300,7 @@ class BoundedStep(DenseStep):
             if more == 0 or not bool((off > SETTLED).any()):
                 break
             rising = torch.zeros_like(none[:, count:], dtype=torch.bool)
-            here = problem.step(look).knowing(self)  # a law whose gradient vanishes turns fast
+            here = self if more > AFRESH else problem.step(look).knowing(self)
             given = here._given(torch.cat([at_end, rising, held], -1))
             u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
         if bool((off > UNREACHED).any()):
