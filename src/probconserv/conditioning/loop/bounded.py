@@ -22,7 +22,8 @@ from .programme import BEYOND, Nearest, Programme, in_units, terms_of
 from .reading import Full, product
 from .refused import FIXED, OFF, out_of_reach, refusal
 
-SETTLING = 30  # times that rounding is taken off at most
+SETTLING = 12  # times that rounding is taken off
+AFRESH = 8  # of these, the last: with the laws as they are there, where gradients may vanish
 
 
 class Bounded(NonlinearProblem):
@@ -289,23 +290,21 @@ class BoundedStep(DenseStep):
         at_end, end = (side != 0) | self.plain.precision[:, :count].isinf(), self._ends(side)
         held = problem.exact | (self.nearest.active[:, self.count :] != 0)
         none, size = u.new_zeros(len(u), self.count), self.terms() + self._spread
-        last, size = torch.inf, size.clamp_min(TINY)
-        for _ in range(SETTLING):
+        for more in range(SETTLING, -1, -1):
             u = torch.where(at_end, end, u)
             u = problem.held(torch.where(problem.variance > 0, u, problem.mean))
             look = problem.look(u)
             held = held | (problem.missed(look.misses) > 0)
             misses = look.misses * held
-            off = float((misses.abs() / size)[parts].max()) if misses.numel() else 0.0
-            if not SETTLED < off <= last / 2:
+            off = (misses.abs() / size.clamp_min(TINY))[parts]
+            if more == 0 or not bool((off > SETTLED).any()):
                 break
-            last = off
             rising = torch.zeros_like(none[:, count:], dtype=torch.bool)
-            here = problem.step(look).knowing(self)  # a law whose gradient vanishes turns fast
+            here = self if more > AFRESH else problem.step(look).knowing(self)
             given = here._given(torch.cat([at_end, rising, held], -1))
             u = u + given.once(torch.zeros_like(u), torch.cat([none, -misses], -1))[0]
-        if off > UNREACHED:
-            raise InfeasibleError(OFF.format(worst=off))
+        if bool((off > UNREACHED).any()):
+            raise InfeasibleError(OFF.format(worst=float(off.max())))
         return u
 
     def response(self) -> Tensor:
