@@ -12,6 +12,7 @@ from oracle import exact_residual, field_of, normal, stacked, uniform
 from seeds import generator
 
 import probconserv as pc
+from probconserv.conditioning.audit import largest_move
 
 SHAPE = (4, 7)
 pytestmark = pytest.mark.filterwarnings("ignore::probconserv.ImplausibleWarning")  # random fields
@@ -441,3 +442,10 @@ def test_gpytorch_components_can_be_sampled(rng):
     prediction = gpytorch.distributions.MultivariateNormal(normal(3, 7, rng=rng), lazy)
     mixture = pc.Mixture(pc.fields.as_field(prediction), event_dims=1)
     assert mixture.sample(5, rng).shape == (5, 7)
+
+
+def test_the_largest_move_of_a_long_row_of_points_is_found():
+    field = pc.Diagonal(torch.zeros(2**19 + 3, dtype=torch.float64), 4.0)
+    moved = torch.zeros_like(field.mean)
+    moved[2**19] = -50.0
+    assert largest_move((moved,), (field,)) == 25.0

@@ -206,7 +206,9 @@ def largest_move(moved: Fields, prior: Sequence[Field]) -> float:
 def _furthest(new: Tensor, old: Tensor, variance: Tensor, out: Tensor | None) -> Tensor:
     """The largest square of a move beside its variance, for each entry of the first axis."""
     square = (new - old).square_().div_(variance).nan_to_num_(0.0, posinf=0.0)
-    return torch.amax(square.flatten(1), -1, out=out) if square.ndim > 1 else square
+    if square.ndim > 1:
+        return torch.amax(square.flatten(1), -1, out=out)
+    return square if out is None else out.copy_(square)
 
 
 def _explained(
