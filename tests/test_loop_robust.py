@@ -8,6 +8,7 @@ from kkt import bounds, distance_from_optimal, rising
 from seeds import SEED, generator
 
 import probconserv as pc
+from probconserv.conditioning.loop import bounded as _bounded
 from probconserv.conditioning.loop import nearest as _nearest
 
 
@@ -131,3 +132,15 @@ def test_rows_that_repeat_each_other_are_met_where_torch_makes_numbers_of_half_p
     finally:
         torch.set_default_dtype(torch.float32)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-13)
+
+
+def test_what_misses_exact_laws_after_all_steps_is_not_returned(monkeypatch):
+    monkeypatch.setattr(_bounded, "UNREACHED", -1.0)
+    field, energy = pc.Diagonal([0.1, 0.5, 1.0], 0.1), pc.nonlinear(lambda u: u.square().sum(), 1.3)
+    with pytest.raises(pc.errors.InfeasibleError, match=r"exact laws are off by .* of their"):
+        pc.condition(field, energy, pc.bounds(low=0.2), draws=0)
+
+
+def test_a_generator_is_looked_at_without_draws_too():
+    with pytest.raises(pc.errors.InputError, match=r"`generator` must be a torch\.Generator"):
+        pc.condition(pc.Diagonal([0.1, 0.5], 0.1), pc.bounds(low=0.2), draws=0, generator=3)

@@ -33,11 +33,10 @@ from ..solvers.stages import summed
 from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
 from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
-from .draws import Draws, FieldDraws, StateDraws
+from .draws import Draws, FieldDraws, StateDraws, between
 from .inequalities.constrained import (
     NOT_TRUNCATED,
     any_truncated,
-    between,
     condition_within,
     dtype_of,
     mixture_within,
@@ -145,6 +144,7 @@ def condition(
         outside: Any = torch.compiler.disable(condition)  # of what is compiled
         return outside(field, *laws, draws=draws, generator=generator)
     field = field if isinstance(field, State) else as_field(field)
+    check.generator(generator)
     sided = any(one.side for one in inequalities)
     point_only = check.is_whole(draws) and draws == 0
     if inequalities and not curved and not sided and not point_only:

@@ -11,6 +11,7 @@ from ..fields.state import State
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
+from ..support.gradients import as_if
 from ..support.tree import Kept
 
 CHUNK = 1 << 22  # numbers that are sorted at a time
@@ -267,6 +268,12 @@ def mean_of(draws: Tensor, axis: int = 0) -> Tensor:
     """Their mean, also where the sum of all is too large a number."""
     mean = draws.mean(axis)
     return mean if bool(mean.isfinite().all()) else (draws / draws.shape[axis]).sum(axis)
+
+
+def between(mean: Tensor, of: Tensor) -> Tensor:
+    """A mean of draws, exact where all are equal."""
+    of = of.detach().double()
+    return as_if(mean.detach().clamp(of.amin(0), of.amax(0)), mean)
 
 
 def picked(count: int, n: int, generator: torch.Generator | None, device: torch.device) -> Tensor:

@@ -21,9 +21,9 @@ from ...laws.law import Law, Rows
 from ...solvers.shrinkage import shrunk
 from ...support import checks as check
 from ...support.errors import InputError
-from ...support.gradients import as_if, without
+from ...support.gradients import without
 from ..audit import check_met, warn_if_far
-from ..draws import FieldDraws, StateDraws, mean_of
+from ..draws import FieldDraws, StateDraws, between, mean_of
 from ..loop.gradient import clipped_with_gradient
 from ..loop.within import Within
 from ..posterior import FieldPosterior
@@ -298,12 +298,6 @@ def mixture_within(
 
 def _prior_and_laws(field: Field) -> tuple[Field, tuple[Rows, ...]]:
     return (field.prior, field._solved.laws) if isinstance(field, FieldPosterior) else (field, ())
-
-
-def between(mean: Tensor, of: Tensor) -> Tensor:
-    """A mean, exact where all are equal."""
-    of = of.detach().double()
-    return as_if(mean.detach().clamp(of.amin(0), of.amax(0)), mean)
 
 
 def nearest_within(

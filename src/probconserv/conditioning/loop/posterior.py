@@ -13,8 +13,7 @@ from ...fields.gaussian import Field, random_normals
 from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError
-from ...support.gradients import as_if
-from ..draws import FieldDraws, StateDraws
+from ..draws import FieldDraws, StateDraws, between, mean_of
 from ..posterior import FieldPosterior, StatePosterior
 from ..recentred import check_draws
 from .importance import Weighted, weighted
@@ -135,9 +134,9 @@ class KeptAsDraws:
 
 
 class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
-    """A field given laws of which some are not linear.
+    """A field given laws of which some are not linear, or given inequalities, without draws.
 
-    `point` (and `mean`) is a most probable field that obeys the laws. `variance` and `interval` are
+    `point` (and `mean`) is a most probable field that obeys. `variance` and `interval` are
     those of the Gaussian about it. `sample` moves draws of the prior to the laws, each by its own
     steps, so that every draw obeys. `linearisation_error` compares the two. `condition` makes it.
 
@@ -190,11 +189,8 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
 
     def _known_by(self, draws: Tensor) -> FieldDraws:
         """Draws in float64; where all are at a bound so is their mean, to the last digit."""
-        mean, own = draws.mean(0), draws.to(self.dtype)
-        if self._solved.low:
-            ends = own.detach().double()
-            mean = as_if(mean.detach().clamp(ends.amin(0), ends.amax(0)), mean)
-        mean = mean.to(self.dtype)
+        own = draws.to(self.dtype)
+        mean = between(mean_of(draws), own).to(self.dtype)
         found = FieldDraws._unchecked(own, self.event_dims, self.point, mean)
         found.laws = self.laws
         return found
@@ -258,7 +254,7 @@ NO_DENSITY = (
 
 
 class NonlinearStatePosterior(KeptAsDraws, StatePosterior, noun="Posterior"):
-    """A state given laws of which some are not linear: `post["u"]` is a field.
+    """A state given such laws or inequalities: `post["u"]` is a field.
 
     Attributes
     ----------

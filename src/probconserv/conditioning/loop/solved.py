@@ -1,4 +1,4 @@
-"""Fields given laws of which some are not linear: what their posteriors answer from."""
+"""Fields given laws that are not linear, or inequalities: what their posteriors answer from."""
 
 import math
 from collections.abc import Iterator, Sequence
