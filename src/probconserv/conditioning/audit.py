@@ -165,11 +165,26 @@ def warn_if_far(square: Tensor | None, moved: Fields, prior: Sequence[Field]) ->
         return
     far = largest_move(moved, prior)
     if far > FAR:
-        warn_implausible(
-            f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
-            "(see `diagnose`), or the field is surer than it should be: widen it with `inflate`, "
-            "give the laws `noise`, or an ensemble more `shrinkage`."
-        )
+        warn_far(far)
+
+
+def warn_far(far: float) -> None:
+    """far: the largest move of a point, in its standard deviations."""
+    warn_implausible(
+        f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
+        "(see `diagnose`), or the field is surer than it should be: widen it with `inflate`, "
+        "give the laws `noise`, or an ensemble more `shrinkage`."
+    )
+
+
+def slack_of(fields: Sequence[Field], laws: Sequence[Rows]) -> float:
+    """What the rounding of fields and values may leave of an exact row, as a share of its terms."""
+    most = 0.0
+    for field in fields:
+        most = max(most, torch.finfo(field.dtype).eps)
+    for rows in laws:
+        most = max(most, rows.rounding)
+    return 16 * most
 
 
 @torch.no_grad()

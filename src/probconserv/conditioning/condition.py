@@ -32,7 +32,15 @@ from ..solvers.shrinkage import shrunk
 from ..solvers.stages import summed
 from ..support import checks as check
 from ..support.errors import DegenerateError, ImplausibleWarning, InputError
-from .audit import check_met, check_weighed, plainly_fine, settled, warn_if_collapsed, warn_if_far
+from .audit import (
+    check_met,
+    check_weighed,
+    plainly_fine,
+    settled,
+    slack_of,
+    warn_if_collapsed,
+    warn_if_far,
+)
 from .draws import Draws, FieldDraws, StateDraws, between
 from .inequalities.constrained import (
     NOT_TRUNCATED,
@@ -45,6 +53,7 @@ from .inequalities.constrained import (
 from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
 from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
+from .swept import Swept, swept
 from .unmeasured import Eliminated, eliminated
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
@@ -139,12 +148,15 @@ def condition(
     >>> law.residual(post)
     tensor([0.], dtype=torch.float64)
     """
+    if (quick := swept(field, laws)) is not None:
+        check.generator(generator)
+        return quick
     linear, curved, inequalities = _kinds(laws)
     if torch.compiler.is_dynamo_compiling() and (curved or inequalities or _looks(field)):
         outside: Any = torch.compiler.disable(condition)  # of what is compiled
         return outside(field, *laws, draws=draws, generator=generator)
-    field = field if isinstance(field, State) else as_field(field)
     check.generator(generator)
+    field = field if isinstance(field, State) else as_field(field)
     sided = any(one.side for one in inequalities)
     point_only = check.is_whole(draws) and draws == 0
     if inequalities and not curved and not sided and not point_only:
@@ -195,6 +207,8 @@ def _given(field: Field | State) -> tuple[Any, tuple[Rows, ...], tuple[Curved, .
             raise InputError(AGAIN)
         return field.prior, field._solved.rows, field._solved.curved
     if isinstance(field, Posterior):
+        if isinstance(field._solved, Swept):
+            field._solved.check_unchanged()
         return field.prior, field._solved.laws, ()
     if isinstance(field, Draws):
         raise InputError(
@@ -331,7 +345,7 @@ def solved(
     prior = shrunk(prior, rows)
     fields = prior.parts
     endless = [field for field in fields if field.infinite]
-    way = (eliminated if endless else solve)(rows, covariance_of(prior), _slack(fields, rows))
+    way = (eliminated if endless else solve)(rows, covariance_of(prior), slack_of(fields, rows))
     means = tuple([field.mean.double() for field in fields])
     mean, residuals = way.run(means)
     looks, holds = audit and check.concrete(*mean), True
@@ -351,7 +365,7 @@ def _look_at(found: Solved, prior: tuple[Field, ...], holds: bool = False) -> No
     if not holds:
         before = tuple(field.mean.double() for field in prior)
         before = way.sizes(before) if isinstance(way, Eliminated) else before
-        check_met(found.laws, found.mean, before, way.root, _slack(prior, found.laws))
+        check_met(found.laws, found.mean, before, way.root, slack_of(prior, found.laws))
     check_weighed(found.laws, found.mean, way, found.residuals)
     costly = way.is_banded or way.is_iterative
     warn_if_far(None if costly else found.square, found.mean, prior)
@@ -394,16 +408,6 @@ def audit(post: Posterior) -> None:
     if isinstance(post._solved, NonlinearSolved) and post._solved.low:
         raise InputError("`post` is within inequalities: it was looked at when it was made.")
     _look_at(post._solved, post.prior.parts)
-
-
-def _slack(fields: tuple[Field, ...], laws: tuple[Rows, ...]) -> float:
-    """What the rounding of fields and values may leave of an exact row, as a share of its terms."""
-    most = 0.0
-    for field in fields:
-        most = max(most, torch.finfo(field.dtype).eps)
-    for rows in laws:
-        most = max(most, rows.rounding)
-    return 16 * most
 
 
 @overload

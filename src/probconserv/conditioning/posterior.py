@@ -69,6 +69,27 @@ class Solved(Node):
         return self.way.makes_variance
 
     @property
+    def has_estimated(self) -> bool:
+        """Whether a variance was asked for, and estimated."""
+        return self.way.has_estimated
+
+    @property
+    def estimate(self) -> tuple[Estimate, ...] | None:
+        """How the variance of each field was estimated; None where it is exact."""
+        return self.way.estimate
+
+    @property
+    def is_iterative(self) -> bool:
+        """Whether every draw takes the time of a solve."""
+        return self.way.is_iterative
+
+    def handed(self, found: Tensor, dtype: torch.dtype) -> Tensor:
+        """A copy for a caller, in the dtype of the field."""
+        if found.dtype == dtype:
+            return found.clone(memory_format=torch.contiguous_format)  # faster than `to`
+        return found.to(dtype, memory_format=torch.contiguous_format)
+
+    @property
     def variance(self) -> Fields:
         return self.way.variance if self.makes_variance else self._variance
 
@@ -194,7 +215,7 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
         """The mean of each point, which obeys exact laws."""
-        return self._own(self._solved.mean[self._number])
+        return self._solved.handed(self._solved.mean[self._number], self.dtype)
 
     @property
     def point(self) -> Tensor:
@@ -206,7 +227,9 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
         """The variance of each point; see `variance_estimate` for whether it is exact."""
         found = self._solved.variance[self._number]
         new = self._solved.makes_variance
-        return found.to(self.dtype).contiguous() if new else self._own(found)
+        if new:
+            return found.to(self.dtype).contiguous()
+        return self._solved.handed(found, self.dtype)
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
         if not made_of_members(self):
@@ -214,24 +237,18 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
         found = given_laws(self._state or self.prior, self._number, self._solved)
         return found.quantiles(self.mean, shares)
 
-    def _own(self, found: Tensor) -> Tensor:
-        """A copy for the caller, in the dtype of the field."""
-        if found.dtype == self.dtype:
-            return found.clone(memory_format=torch.contiguous_format)  # faster than `to`
-        return found.to(self.dtype, memory_format=torch.contiguous_format)
-
     @property
     def variance_estimate(self) -> Estimate | None:
         """How many solves `variance` was estimated from and how well; None where it is exact.
 
         Laws for every cell of a large mesh have no exact variance: it would take too long.
         """
-        each = self._solved.way.estimate
+        each = self._solved.estimate
         return None if each is None else each[self._number]
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         solved = self._solved
-        return solved.mean[self._number], solved.variance[self._number]
+        return solved.mean[self._number].double(), solved.variance[self._number].double()
 
     @property
     def undetermined(self) -> Tensor:
@@ -318,7 +335,7 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
         return prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double()
 
     def __repr__(self) -> str:
-        about = ", variance estimated" if self._solved.way.has_estimated else ""
+        about = ", variance estimated" if self._solved.has_estimated else ""
         return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)}{about})"
 
 

@@ -445,5 +445,5 @@ def _draws_are_solves(field: Field) -> bool:
     if isinstance(field, Mixture):
         return _draws_are_solves(field.components)
     return isinstance(field, NonlinearPosterior) or (
-        isinstance(field, FieldPosterior) and field._solved.way.is_iterative
+        isinstance(field, FieldPosterior) and field._solved.is_iterative
     )

@@ -9,7 +9,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Real
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
-from ..support.tree import Kept
+from ..support.tree import Change, Kept
 from .blocks import LatentPosterior, blocks, root_of, unblocks
 from .student import Predictive, predictive
 
@@ -161,7 +161,7 @@ class Field(Kept):
 
     def _with_mean(self, mean: Tensor) -> Self:
         """The same field about another mean."""
-        if "mean" not in self.__dict__:  # it is computed from something else
+        if not isinstance(self, Diagonal) and "mean" not in self.__dict__:  # it is computed
             raise InputError(f"`project` takes a field before `condition`, not a {self.noun}.")
         return self._with(mean=mean)
 
@@ -344,6 +344,7 @@ class Diagonal(Field):
 
     event_dims = 0
     _endless = False  # whether a variance was seen to be infinite
+    _unseen: tuple[Tensor, Tensor]  # mean and variance that nobody looked at yet
 
     def __init__(
         self, mean: ArrayLike, variance: ArrayLike | None = None, *, std: ArrayLike | None = None
@@ -354,13 +355,41 @@ class Diagonal(Field):
             self.mean, given = check.alike(mean=mean, variance=variance)
         else:
             raise InputError(ONE_OF_BOTH.format("neither"))
-        if check.moments(self.mean, given, SQUARE_IT):
-            self._endless = True
         self.variance = _expanded(given, self.mean)
+        if given.is_cuda and type(given) is type(self.mean) is Tensor and check.concrete(given):
+            self._unseen = self.mean, given  # looked at when first used, with what is done then
+            del self.mean, self.variance
+        elif check.moments(self.mean, given, SQUARE_IT):
+            self._endless = True
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Mean and variance that were not looked at yet."""
+            if name not in ("mean", "variance") or "_unseen" not in self.__dict__:
+                raise AttributeError(f"{self.noun!r} has no attribute {name!r}")
+            self._endless = check.moments(*self._unseen, SQUARE_IT)
+            self.seen()
+            return getattr(self, name)
+
+    def seen(self) -> None:
+        """Mean and variance are fine."""
+        if "_unseen" in self.__dict__:
+            mean, variance = self.__dict__.pop("_unseen")
+            self.mean, self.variance = mean, _expanded(variance, mean)
+
+    def _change(self, change: Change) -> Self:
+        assert self.mean is not None  # which looks
+        return super()._change(change)
+
+    def _whole(self) -> Self:
+        assert self.mean is not None
+        return self
 
     @property
     def infinite(self) -> bool:
-        return self._endless and check.any_of(self.variance == math.inf)
+        variance = self.variance  # which looks
+        return self._endless and check.any_of(variance == math.inf)
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
         v = self._factor_of(v)

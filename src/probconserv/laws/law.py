@@ -145,6 +145,7 @@ class Law:
 
     kind = "linear"
     rounding = EPS  # of the values when they were given, as a share
+    _there: tuple[torch.device, tuple[Any, ...], "Law"] | None = None  # as it was moved last
 
     def __init__(
         self,
@@ -325,11 +326,31 @@ class Law:
         if isinstance(device, torch.device) and device == self.value.device:
             return self
         place = check.place("device", device)
-        return self if same_place(self.value.device, place) else self._moved(place)
+        if same_place(self.value.device, place):
+            return self
+        there, made = self._there, self.made_of()
+        if there is not None and there[0] == place and made == there[1]:
+            return there[2]
+        moved = self._moved(place)
+        self._there = None if made is None else (place, made, moved)
+        return moved
+
+    def made_of(self) -> tuple[Any, ...] | None:
+        """What tells whether it is still the same; None where it may change unseen.
+
+        Its tensors, and how often each was changed in place.
+        """
+        tensors = [self.value, self.noise_variance]
+        for m in self.maps.values():
+            tensors += m.tensors
+        if any(t.requires_grad or t.is_inference() for t in tensors):
+            return None
+        return (*map(id, tensors), *[t._version for t in tensors])
 
     def _moved(self, place: torch.device) -> "Law":
         maps = {name: m._map(lambda t: t.to(place)) for name, m in self.maps.items()}
         moved = copy.copy(self)  # with what was seen of the noise before it was there
+        moved._there = None
         moved.maps, moved.value = maps, self.value.to(place)
         moved.noise_variance = self.noise_variance.to(place)
         return moved

@@ -345,4 +345,5 @@ def powered(t: Tensor, power: int) -> Tensor:
 
 def widened(t: Tensor, ndim: int) -> Tensor:
     """With axes of size 1 in front, so that it has `ndim`."""
-    return t if t.ndim == ndim else t[(None,) * (ndim - t.ndim)]
+    more = ndim - t.ndim
+    return t.reshape((1,) * more + t.shape) if more else t  # faster than an index

@@ -213,6 +213,7 @@ def regions(
             "`torch.unique(labels, return_inverse=True)[1]`."
         )
     inside = (numbers >= 0).double()
+    weights = weights.to(numbers.device) if not weights.ndim else weights
     weights = _counting(weights.expand(numbers.shape) * inside, where, numbers.ndim)
     maps = Regions(weights, numbers.clamp_min(0), count)
     return law_of("regions", of, maps, value, noise, times, label=label)
