@@ -54,6 +54,8 @@ from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
 from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
 from .swept import Swept, swept
+from .swept_joint import swept_joint
+from .swept_members import swept_members
 from .unmeasured import Eliminated, eliminated
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
@@ -148,7 +150,8 @@ def condition(
     >>> law.residual(post)
     tensor([0.], dtype=torch.float64)
     """
-    if (quick := swept(field, laws)) is not None:
+    quick = _swept(field, laws)
+    if quick is not None:
         check.generator(generator)
         return quick
     linear, curved, inequalities = _kinds(laws)
@@ -177,6 +180,14 @@ def condition(
     return (
         StatePosterior(prior, found) if isinstance(prior, State) else FieldPosterior(prior, found)
     )
+
+
+def _swept(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
+    """In few passes over a large field, where field and laws are of the kinds that can be."""
+    for way in (swept, swept_members, swept_joint):
+        if (found := way(field, laws)) is not None:
+            return found
+    return None
 
 
 def _kinds(

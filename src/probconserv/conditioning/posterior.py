@@ -83,6 +83,10 @@ class Solved(Node):
         """Whether every draw takes the time of a solve."""
         return self.way.is_iterative
 
+    def members(self) -> Tensor | None:
+        """Members, where there is a faster way than that of the engine."""
+        return None
+
     def handed(self, found: Tensor, dtype: torch.dtype) -> Tensor:
         """A copy for a caller, in the dtype of the field."""
         if found.dtype == dtype:
@@ -312,6 +316,8 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
         `shrinkage` took as independent, and spread less than `variance` says: for intervals use
         `interval`.
         """
+        if (quick := self._solved.members()) is not None:
+            return quick
         u, root = (self._members_before(),), self._solved.way.root
         laws, way = self._solved.laws, cast(Any, self._solved.way)
         if all(rows.exact for rows in laws):

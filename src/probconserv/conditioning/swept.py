@@ -43,14 +43,21 @@ class Swept(Solved):
 
     known: tuple[int, ...] | None = None  # versions of what others hold too; None: nobody does
 
-    def __init__(self, prior: Diagonal, rows: Rows, mean: Tensor, variance: Tensor) -> None:
-        self.prior, self.laws, self.mean, self.left = prior, (rows,), (mean,), variance
+    def __init__(
+        self, prior: Diagonal, laws: tuple[Rows, ...], mean: Tensor, variance: Tensor
+    ) -> None:
+        self.prior, self.laws, self.mean, self.left = prior, laws, (mean,), variance
         self.dims = (mean.ndim - free_axes(self.laws, [mean.shape]),)
         self.known = self._versions()
 
+    @property
+    def held(self) -> tuple[Tensor, ...]:
+        """What others may hold too."""
+        return self.mean[0], self.left, self.prior.mean, self.prior.variance
+
     def _versions(self) -> tuple[int, ...] | None:
         """How often each tensor was changed in place, where torch counts that and NumPy is away."""
-        held = (self.mean[0], self.left, self.prior.mean, self.prior.variance)
+        held = self.held
         if any(t.is_inference() or not t.is_cuda for t in held):
             return None
         return tuple(t._version for t in held)
@@ -80,8 +87,7 @@ class Swept(Solved):
 
     @property
     def differentiable(self) -> bool:
-        held = (*self.mean, self.left, self.prior.mean, self.prior.variance, self.laws[0].value)
-        return any(t.requires_grad for t in held)
+        return any(t.requires_grad for t in (*self.held, *[rows.value for rows in self.laws]))
 
     @property
     def variance(self) -> Fields:
@@ -110,8 +116,8 @@ def swept(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
     """The field given one law, where this way is for it and all is well; else None."""
     if len(laws) != 1 or not isinstance(laws[0], Law) or torch.compiler.is_compiling():
         return None
-    pair = _pair(field)
-    plan = None if pair is None else _plan_of(laws[0], *pair)
+    pair = pair_of(field)
+    plan = None if pair is None else plan_of(laws[0], *pair)
     if pair is None or plan is None:
         return None
     mean, variance = pair
@@ -124,9 +130,18 @@ def swept(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
         new, left, found = _moved(plan, mean, variance)
     look = found[2:] if found.shape[1] == 1 else found[2:].amax(-1)
     prior = Diagonal._unchecked(mean, variance.expand(mean.shape))
-    post = FieldPosterior(prior, Swept(prior, plan.rows, new, left))
+    post = FieldPosterior(prior, Swept(prior, (plan.rows,), new, left))
     far, missed = look.flatten().tolist()  # the one wait for a GPU
-    if not (missed <= max(SETTLED, torch.finfo(new.dtype).eps) and math.isfinite(far)):
+    return fine(field, post, far, missed)
+
+
+def fine(field: Any, post: FieldPosterior, far: float, missed: float) -> FieldPosterior | None:
+    """The posterior where all is well.
+
+    far: the largest move of a point, squared, beside its variance. missed: by an exact row, as a
+    share of its terms. NaN is said of what is not finite.
+    """
+    if not (missed <= max(SETTLED, torch.finfo(post.dtype).eps) and math.isfinite(far)):
         return None
     if isinstance(field, Diagonal):
         field.seen()
@@ -135,7 +150,7 @@ def swept(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
     return post
 
 
-def _pair(field: Any) -> tuple[Tensor, Tensor] | None:
+def pair_of(field: Any) -> tuple[Tensor, Tensor] | None:
     """Mean and variance, where these are plain tensors of one kind, on a GPU or large."""
     if type(field) is Diagonal and not field._endless:
         mean, variance = field.__dict__.get("_unseen") or (field.mean, field.variance)
@@ -151,7 +166,7 @@ def _pair(field: Any) -> tuple[Tensor, Tensor] | None:
     strided = mean.layout == variance.layout == torch.strided
     if not (alike and strided and mean.is_floating_point() and mean.dtype.itemsize > 1):
         return None
-    if torch._C._functorch.maybe_current_level() is not None or _carries_derivatives():
+    if torch._C._functorch.maybe_current_level() is not None or carries_derivatives():
         return None
     return (mean, variance) if mean.numel() and variance.numel() else None
 
@@ -159,7 +174,7 @@ def _pair(field: Any) -> tuple[Tensor, Tensor] | None:
 PLAIN = Tensor, torch.nn.Parameter
 
 
-def _carries_derivatives() -> bool:
+def carries_derivatives() -> bool:
     """Whether derivatives are carried forward."""
     return bool(torch.autograd.forward_ad._current_level >= 0)
 
@@ -176,9 +191,9 @@ class Plan(NamedTuple):
     held: tuple[Any, ...]  # alive as long as it is, so that its numbers stay its own
 
 
-def _plan_of(law: Law, mean: Tensor, variance: Tensor) -> Plan | None:
+def plan_of(law: Law, mean: Tensor, variance: Tensor | None = None) -> Plan | None:
     """None where rows share points, or something else has a gradient than values and noise."""
-    if not check.fits(variance.shape, mean.shape):
+    if variance is not None and not check.fits(variance.shape, mean.shape):
         return None
     plans = _plans.setdefault(law, {})
     key = mean.shape, mean.device, law.made_of()
@@ -202,25 +217,28 @@ def _plan_of(law: Law, mean: Tensor, variance: Tensor) -> Plan | None:
 def _plan(rows: Rows, field: torch.Size, law: Law) -> Plan:
     m: Disjoint = rows.map
     shape = rows.row_shape([field])
-    value, noise = rows.value.detach(), rows.noise_variance.detach()
-    if rows.present is not None:  # nothing is said where noise has no end
-        noise = torch.where(rows.present > 0, noise, math.inf)
-    value, noise = (
-        x.reshape(1) if x.numel() == 1 else x.expand(shape).flatten() for x in (value, noise)
-    )
-    n, g = math.prod(field[len(field) - m.dims :]), _repeated(m.weights, field, m.dims)
+    value, noise = numbers_of(rows, shape)
+    n, g = math.prod(field[len(field) - m.dims :]), repeated(m.weights, field, m.dims)
     listed = regions_of(m) if isinstance(m, Regions) else None
     return Plan(rows, n, g, listed, value, noise, (law.value, law.noise_variance, law.maps))
 
 
+def numbers_of(rows: Rows, shape: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Value and noise of each row, or one for all; nothing is said where noise has no end."""
+    value, noise = rows.value.detach(), rows.noise_variance.detach()
+    if rows.present is not None:
+        noise = torch.where(rows.present > 0, noise, math.inf)
+    value, noise = (
+        x.reshape(1) if x.numel() == 1 else x.expand(shape).flatten() for x in (value, noise)
+    )
+    return value, noise
+
+
 def points_of(plan: Plan, mean: Tensor, variance: Tensor) -> Points:
     """The field as a matrix, with a row for each place."""
-    u = mean.reshape(-1, plan.n)
-    if variance.shape == mean.shape and variance.is_contiguous():
-        d = variance.view(u.shape)
-    else:
-        d = _repeated(variance, mean.shape, plan.rows.map.dims)
-    return Points(u.contiguous(), d, plan.g, plan.listed, plan.value, plan.noise)
+    u = mean.reshape(-1, plan.n).contiguous()
+    d = repeated(variance, mean.shape, plan.rows.map.dims)
+    return Points(u, d, plan.g, plan.listed, plan.value, plan.noise)
 
 
 def _moved(plan: Plan, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -228,9 +246,11 @@ def _moved(plan: Plan, mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, 
     return found.mean.view(mean.shape), found.variance.view(mean.shape), found.found
 
 
-def _repeated(x: Tensor, shape: Sequence[int], dims: int) -> Tensor:  # (places or fewer, n)
+def repeated(x: Tensor, shape: Sequence[int], dims: int) -> Tensor:  # (places or fewer, n)
     """What broadcasts to the field: places that repeat those before are left out, if in order."""
     lead, space = shape[: len(shape) - dims], shape[len(shape) - dims :]
+    if x.shape == shape and x.is_contiguous():
+        return x.view(-1, math.prod(space))
     x = widened(x, len(shape))
     for axis in range(len(lead)):
         if x.stride(axis) == 0 and x.shape[axis] > 1:
@@ -271,18 +291,15 @@ class Sweep(torch.autograd.Function):
         *given, found = ctx.saved_tensors
         if torch.is_grad_enabled():
             return (*_again(ctx.plan.rows, given, of_mean, of_variance), None)
-        mean, variance, value, noise = given
+        mean, variance, *_ = given
         points = points_of(ctx.plan, mean, variance)
         shape = ctx.plan.rows.row_shape([mean.shape])
         of = [None if x is None else x.reshape(points.u.shape) for x in (of_mean, of_variance)]
         of_u, of_d, of_b, of_noise = gradients(points, found, *of)
-        return (
-            of_u.view(mean.shape),
-            of_d.view(mean.shape).sum_to_size(variance.shape),
-            of_b.view(shape).sum_to_size(value.shape),
-            of_noise.view(shape).sum_to_size(noise.shape),
-            None,
-        )
+        own = (of_u, mean.shape), (of_d, mean.shape), (of_b, shape), (of_noise, shape)
+        triples = zip(own, given, ctx.needs_input_grad, strict=False)
+        each = [x.view(s).sum_to_size(t.shape) if asked else None for (x, s), t, asked in triples]
+        return (*each, None)
 
 
 def _again(rows: Rows, given: list[Tensor], *of: Tensor | None) -> tuple[Tensor | None, ...]:

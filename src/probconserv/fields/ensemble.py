@@ -1,16 +1,13 @@
 """Members of an ensemble, as a field or as a state."""
 
-import math
 from collections.abc import Mapping
 from typing import overload
-
-import torch
 
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
 from .covariances import shared_axes
-from .gaussian import LowRank
+from .gaussian import LowRank, may_wait
 from .state import State
 
 
@@ -109,7 +106,8 @@ def _of_one(
     name: str, members: ArrayLike, variance: ArrayLike, batch_dims: int, shrinkage: float | None
 ) -> LowRank:
     given, own = check.alike(**{name: members, "variance": variance})
-    check.finite(name, given)
+    if not may_wait(given):
+        check.finite(name, given)
     if given.ndim < 2 or given.shape[0] < 2:
         raise InputError(
             f"`{name}` must have at least two members on axis 0 and the field on the axes after "
@@ -123,11 +121,5 @@ def _of_one(
         )
     if shrinkage is not None:
         shrinkage = check.between("shrinkage", shrinkage, 0, 1)
-    wide = given.double()
-    mean = wide.mean(0)
-    factor = (wide - mean) / math.sqrt(len(given) - 1)
     rest = variance if isinstance(variance, float | int) else own
-    field = LowRank(mean.to(given.dtype), factor.to(given.dtype), rest, dims)
-    field.rounding, field.shrinkage = torch.finfo(given.dtype).eps, shrinkage
-    field.count = len(given)
-    return field
+    return LowRank._of_members(given, rest, dims, shrinkage)

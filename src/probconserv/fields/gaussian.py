@@ -17,6 +17,7 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
+from ..support.slices import may_overwrite
 from ..support.tree import Change, Kept
 from .blocks import LatentPosterior, blocks, root_of, unblocks
 from .student import Predictive, predictive
@@ -49,9 +50,37 @@ class Field(Kept):
     event_dims: int
     mean: Tensor
     variance: Tensor
+    _unseen: tuple[Tensor, ...]  # what it was given on a GPU, until somebody reads it
     names = ("",)  # as a state has them
     shared = False
     shrinkage: float | None = 0.0  # of members to independent points; None: found by `condition`
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """What is made of that which nobody looked at yet."""
+            if name not in ("mean", "variance", "factor", "rest") or not self.is_unseen:
+                raise AttributeError(f"{self.noun!r} has no attribute {name!r}")
+            self._look()
+            return getattr(self, name)
+
+    @property
+    def is_unseen(self) -> bool:
+        """Whether nobody looked at the values that it was given: a GPU is waited for once."""
+        return "_unseen" in self.__dict__
+
+    def _look(self) -> None:
+        """Checks what was given, and takes it."""
+
+    def _change(self, change: Change) -> Self:
+        if self.is_unseen:
+            self._look()
+        return super()._change(change)
+
+    def _whole(self) -> Self:
+        if self.is_unseen:
+            self._look()
+        return self
 
     @abstractmethod
     def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
@@ -183,12 +212,12 @@ class Field(Kept):
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of mean and variance."""
-        return self.mean.dtype
+        return self._unseen[0].dtype if self.is_unseen else self.mean.dtype
 
     @property
     def device(self) -> torch.device:
         """The device that the tensors are on."""
-        return self.mean.device
+        return self._unseen[0].device if self.is_unseen else self.mean.device
 
     @property
     def std(self) -> Tensor:
@@ -344,7 +373,6 @@ class Diagonal(Field):
 
     event_dims = 0
     _endless = False  # whether a variance was seen to be infinite
-    _unseen: tuple[Tensor, Tensor]  # mean and variance that nobody looked at yet
 
     def __init__(
         self, mean: ArrayLike, variance: ArrayLike | None = None, *, std: ArrayLike | None = None
@@ -356,35 +384,22 @@ class Diagonal(Field):
         else:
             raise InputError(ONE_OF_BOTH.format("neither"))
         self.variance = _expanded(given, self.mean)
-        if given.is_cuda and type(given) is type(self.mean) is Tensor and check.concrete(given):
-            self._unseen = self.mean, given  # looked at when first used, with what is done then
+        if may_wait(self.mean) and may_wait(given):
+            self._unseen = self.mean, given
             del self.mean, self.variance
         elif check.moments(self.mean, given, SQUARE_IT):
             self._endless = True
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            """Mean and variance that were not looked at yet."""
-            if name not in ("mean", "variance") or "_unseen" not in self.__dict__:
-                raise AttributeError(f"{self.noun!r} has no attribute {name!r}")
-            self._endless = check.moments(*self._unseen, SQUARE_IT)
-            self.seen()
-            return getattr(self, name)
+    def _look(self) -> None:
+        mean, variance = self._unseen
+        self._endless = check.moments(mean, variance, SQUARE_IT)
+        self.seen()
 
     def seen(self) -> None:
         """Mean and variance are fine."""
-        if "_unseen" in self.__dict__:
+        if self.is_unseen:
             mean, variance = self.__dict__.pop("_unseen")
             self.mean, self.variance = mean, _expanded(variance, mean)
-
-    def _change(self, change: Change) -> Self:
-        assert self.mean is not None  # which looks
-        return super()._change(change)
-
-    def _whole(self) -> Self:
-        assert self.mean is not None
-        return self
 
     @property
     def infinite(self) -> bool:
@@ -446,6 +461,7 @@ class LowRank(Field):
     stacked = ("factor",)
     rounding: float = 0.0  # of the factor, as a share of the mean that it was taken from
     count: int = 0  # of the members that it was made from; 0: its covariance is known
+    _version: int | None = None  # how often these had been changed in place
 
     def __init__(
         self, mean: ArrayLike, factor: ArrayLike, variance: ArrayLike = 0.0, event_dims: int = 1
@@ -465,6 +481,49 @@ class LowRank(Field):
         self.rest = _expanded(rest, self.mean)
         # no rest, whatever is traced
         self.bare = isinstance(variance, float | int) and variance == 0
+
+    @classmethod
+    def _of_members(
+        cls, members: Tensor, rest: ArrayLike, event_dims: int, shrinkage: float | None
+    ) -> "LowRank":
+        """Made of them now, or when it is first read."""
+        field = cls.__new__(cls)
+        field.event_dims, field.shrinkage = event_dims, shrinkage
+        bare = isinstance(rest, float | int) and rest == 0
+        field.count, field.rounding = len(members), torch.finfo(members.dtype).eps
+        rest = check.as_tensor("variance", rest, members, "members")
+        field.bare = bare
+        if bare and may_wait(members) and not members.is_inference():
+            field._unseen, field._version = (members, rest), members._version
+        else:
+            field._take(members, rest)
+        return field
+
+    def _look(self) -> None:
+        members, rest = self._unseen
+        if self._version != members._version:
+            raise InputError(
+                "`members` were changed in place after `Ensemble` took them, before it was used. "
+                "Give it a clone: `Ensemble(members.clone())`."
+            )
+        self._take(members, rest)
+        del self._unseen
+
+    def _take(self, members: Tensor, rest: Tensor) -> None:
+        check.finite("members", members)
+        scale = 1 / math.sqrt(len(members) - 1)
+        if not may_overwrite(members):
+            wide = members.double()
+            mean = wide.mean(0)
+            self.factor = ((wide - mean) * scale).to(members.dtype)
+        else:  # one by one: no copy of all in float64
+            mean, self.factor = members.mean(0, dtype=torch.float64), torch.empty_like(members)
+            for member, own in zip(members, self.factor, strict=True):
+                own.copy_((member.double() - mean) * scale)
+        self.mean = mean.to(members.dtype)
+        if check.moments(self.mean, rest, SQUARE_IT):
+            raise InputError(f"`variance` is infinite, which {UNMEASURED}")
+        self.rest = _expanded(rest, self.mean)
 
     @classmethod
     def correlated(
@@ -591,6 +650,11 @@ def check_level(level: float, name: str = "level") -> float:
 def standard_quantile(p: float, like: Tensor) -> Tensor:
     """The quantile of a standard normal number."""
     return torch.special.ndtri(torch.tensor(p, dtype=torch.float64)).to(like)
+
+
+def may_wait(x: Tensor) -> bool:
+    """Whether a look at values can wait for what is done with them, because a GPU has them."""
+    return x.is_cuda and type(x) is Tensor and check.concrete(x)
 
 
 def _squared(mean: ArrayLike, variance: ArrayLike | None, std: ArrayLike) -> tuple[Tensor, Tensor]:

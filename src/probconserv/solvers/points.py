@@ -46,3 +46,25 @@ class Moved(NamedTuple):
     mean: Tensor  # (places, n)
     variance: Tensor
     found: Tensor  # (4, rows), in float64: lambda, 1 / S, and two to be looked at
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """An ensemble, each part of which has a row."""
+
+    m: Tensor  # (count, parts * n), contiguous
+    n: int  # points of a part
+    g: Tensor  # (parts or fewer, which repeat; n), the weights, in float64
+    value: Tensor  # (parts,) or (1,), in float64
+    noise: Tensor  # sigma^2
+    shrinkage: float | None
+    least: tuple[float, float]  # what `shrinkage.mix` takes of so many members
+    rounding: float  # of the mean, as a share: a spread that is less is none
+
+    @property
+    def count(self) -> int:
+        return self.m.shape[0]
+
+    @property
+    def parts(self) -> int:
+        return self.m.shape[1] // self.n

@@ -102,10 +102,16 @@ def mix(spread: Tensor, alone: Tensor, together: Tensor, count: int) -> Mix:  # 
     correlation = torch.where(there, correlation, 0.0).sum(-1) / rows.clamp_min(1)
     beside = torch.where(spread > 0, spread, torch.where(there, alone, 1.0))
     above = (1 + chance) * alone / beside
-    below = spread / torch.where(there, alone * _least(count - 1), 1.0)  # errors that cancel
+    least, least_share = least_of(count, rows)
+    below = spread / torch.where(there, alone * least, 1.0)  # errors that cancel
     share = torch.where(there, torch.minimum(above, below).clamp_max(1), 0.0).sum(-1)
-    share = torch.maximum(share / rows.clamp_min(1), rows / (rows + (count - 1) / MEMBERS_PER_ROW))
+    share = torch.maximum(share / rows.clamp_min(1), least_share)
     return Mix(share.clamp(1 / count, 1), correlation)
+
+
+def least_of(count: int, rows: Any) -> tuple[float, Any]:
+    """The least of its variance that the spread of a total is taken for, and the least share."""
+    return _least(count - 1), rows / (rows + (count - 1) / MEMBERS_PER_ROW)
 
 
 def _least(free: int) -> float:

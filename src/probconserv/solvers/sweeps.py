@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..support.rowwise import solved_by_row, sums_by_label
 from ..support.tolerances import FIXED
-from .points import Moved, Points
+from .points import Members, Moved, Points
 from .stages import CARE
 
 IN_CACHE = 1 << 17  # numbers of a block on a CPU
@@ -69,6 +69,38 @@ def gradients(
         left = v_i * (1 - 2 * at.d(points) * g.square() * at.each(inv))
         at.put(of_d, left - m_i * g * at.each(lam) + g.square() * at.each(c))
     return of_u, of_d, (a * inv).flatten(), c.flatten()
+
+
+def members_solved(given: Members) -> tuple[Tensor, Tensor, Tensor]:
+    """What an ensemble on a GPU is moved by: see `kernels/members.py`."""
+    from .kernels.launch import members_solved as by_kernels
+
+    return by_kernels(given)
+
+
+def members_moved(
+    given: Members, by: Tensor, each: Tensor, all_of_them: bool
+) -> tuple[Tensor, Tensor]:
+    """Its mean or all members, moved; and the sums as stored."""
+    from .kernels.launch import members_moved as by_kernels
+
+    return by_kernels(given, by, each, all_of_them)
+
+
+def joint_sums(u: Tensor, d: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """G u, (places, K), and G D G^T of rows that read the same points, on a GPU."""
+    from .kernels.launch import joint_sums as by_kernels
+
+    return by_kernels(u, d, g)
+
+
+def joint_moves(
+    u: Tensor, d: Tensor, g: Tensor, multipliers: Tensor, white: Tensor
+) -> tuple[Tensor, ...]:
+    """Mean and variance; G u and |G u| as stored, and what is looked at: `kernels/joint.py`."""
+    from .kernels.launch import joint_moves as by_kernels
+
+    return by_kernels(u, d, g, multipliers, white)
 
 
 class _Block(NamedTuple):

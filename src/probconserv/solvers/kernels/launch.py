@@ -7,14 +7,18 @@ import torch
 import triton
 from torch import Tensor
 
-from ..points import Moved, Points
+from ..points import Members, Moved, Points
 from .gradients import gradient_moves, gradient_sums, short_gradients
+from .joint import joint_moves as _joint_moves
+from .joint import joint_sums as _joint_sums
+from .members import move_members, solve_members, spread_sums
 from .rows import missed_rows, move_rows, row_sums, short_rows, solve_rows
 
 SHORT = 4096  # points of a row that are read at once
 BLOCK = 1024  # points that are read at a time, of longer ones
 PROGRAMMES = 16384  # that keep a GPU busy
-MOST = 64  # parts of a row
+MOST = 4096  # parts of a row
+TILE = 4096  # pairs of rows, times points, that are worked on at once
 
 
 def moved(points: Points) -> Moved:
@@ -90,6 +94,91 @@ def gradients(
     return of_u, of_d, of_row[0], of_row[1]
 
 
+def members_solved(given: Members) -> tuple[Tensor, Tensor, Tensor]:
+    """What `move_members` takes, of the mean and of each member; and what is looked at."""
+    m, g, count, parts, n = given.m, given.g, given.count, given.parts, given.n
+    totals, many = _totals(m, g, parts, n)
+    split = min(_split(parts, n), SHORT // 4)
+    sums = g.new_empty((parts, 5, split))
+    how = {"SPLIT": split, "BLOCK": BLOCK // 4}
+    spread_sums[(parts, split)](m, g, sums, n, count, g.shape[0], given.rounding, **how)
+    by, each = g.new_empty((parts, count + 3)), g.new_empty((parts, count))
+    look = g.new_empty((2, parts))
+    of_rows = given.value, given.noise
+    known = _numbers(*given.least, given.shrinkage or 0.0, device=g.device)
+    solve_members[(parts,)](
+        totals, sums, *of_rows, known, by, each, look, count,
+        *(int(x.shape[0] > 1) for x in of_rows), given.rounding,
+        GIVEN=given.shrinkage is not None, WIDE=triton.next_power_of_2(count), MANY=many, SPLIT=split,
+    )  # fmt: skip
+    return by, each, look
+
+
+def members_moved(
+    given: Members, by: Tensor, each: Tensor, all_of_them: bool
+) -> tuple[Tensor, Tensor]:
+    """The mean or all members, moved; and the sums as stored, (parts,) or (members, parts)."""
+    m, g, parts, n = given.m, given.g, given.parts, given.n
+    dtype = m.dtype if m.dtype.itemsize >= 4 else torch.float32
+    new = torch.empty_like(m if all_of_them else m[0], dtype=dtype)
+    split = _split(parts, n)
+    after = g.new_empty((parts, split))
+    move_members[(parts, split)](
+        m, g, by, each, new, after, n, given.count, g.shape[0], given.rounding,
+        EACH=all_of_them, SPLIT=split, BLOCK=BLOCK // 4,
+    )  # fmt: skip
+    if not all_of_them:
+        return new, after.sum(-1)
+    totals, _ = _totals(new, g, parts, n)
+    return new, totals[:, :, 0].sum(-1)
+
+
+def _totals(m: Tensor, g: Tensor, parts: int, n: int) -> tuple[Tensor, int]:
+    """G m_s of each part of the points, (members, parts, 3, many), and how many."""
+    rows = m.numel() // n
+    split = min(_split(rows, n), 64)
+    totals = g.new_empty((rows, 3, split))
+    row_sums[(rows, split, 1)](
+        m, m, g, g, g, totals, n, 1, g.shape[0],
+        LISTED=False, SPREAD=False, SPLIT=split, BLOCK=BLOCK,
+    )  # fmt: skip
+    return totals.view(-1, parts, 3, split), split
+
+
+def joint_sums(u: Tensor, d: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    """W u, (places, K), and W D W^T, (places, K, K); g: (K, places or fewer, n)."""
+    (places, n), count = u.shape, g.shape[0]
+    how = _tile(count, n, places)
+    wide, split = how["WIDE"], how["SPLIT"]
+    sums = g.new_empty((places, split, wide * (wide + 1)))
+    _joint_sums[(places, split)](u, d, g, sums, n, count, d.shape[0], g.shape[1], **how)
+    total, gram = sums.sum(1).split([wide, wide * wide], -1)
+    return total[:, :count], gram.unflatten(-1, (wide, wide))[:, :count, :count]
+
+
+def joint_moves(
+    u: Tensor, d: Tensor, g: Tensor, multipliers: Tensor, white: Tensor
+) -> tuple[Tensor, ...]:
+    """Mean and variance; of each place sums and sizes, (places, K), and what is looked at."""
+    (places, n), count = u.shape, g.shape[0]
+    how = _tile(count, n, places)
+    wide, split = how["WIDE"], how["SPLIT"]
+    mean = torch.empty_like(u, dtype=u.dtype if u.dtype.itemsize >= 4 else torch.float32)
+    variance, after = torch.empty_like(mean), g.new_empty((places, split, 2 * wide + 2))
+    _joint_moves[(places, split)](
+        u, d, g, multipliers, white, mean, variance, after, n, count, d.shape[0], g.shape[1], **how
+    )
+    total, size = (x.sum(1)[:, :count] for x in after[..., : 2 * wide].split(wide, -1))
+    return mean, variance, total, size, after[..., -2:].amax(1)
+
+
+def _tile(rows: int, n: int, places: int) -> dict[str, int]:
+    wide = triton.next_power_of_2(max(rows, 2))
+    block = TILE // wide**2
+    split = max(1, min(PROGRAMMES // 8 // places, n // block))
+    return {"WIDE": wide, "BLOCK": block, "SPLIT": split, "num_warps": 8}
+
+
 def _steps(points: Points) -> tuple[int, int]:
     """From one row to the next in values and noise: 0 where one number is for all."""
     return int(points.value.shape[0] > 1), int(points.noise.shape[0] > 1)
@@ -103,6 +192,12 @@ def _split(rows: int, n: int) -> int:
     """Parts of a row of n points: a power of 2."""
     wanted = min(PROGRAMMES // max(rows, 1), n // BLOCK, MOST)
     return 1 << max(wanted.bit_length() - 1, 0)
+
+
+@cache
+def _numbers(*numbers: float, device: torch.device) -> Tensor:
+    """In float64, where the arguments of a kernel are float32."""
+    return torch.tensor(numbers, dtype=torch.float64, device=device)
 
 
 @cache

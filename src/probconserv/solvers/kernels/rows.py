@@ -11,9 +11,11 @@ negative.
 import triton
 import triton.language as tl
 
-CARE = tl.constexpr(0.25)  # as in `stages`: if less is left of a point, other points say it
-FIXED = tl.constexpr(1e-20)  # as in `tolerances`
-TINY = tl.constexpr(1e-290)
+from ...support.tolerances import FIXED as _FIXED
+from ...support.tolerances import TINY as _TINY
+from ..stages import CARE as _CARE
+
+CARE, FIXED, TINY = tl.constexpr(_CARE), tl.constexpr(_FIXED), tl.constexpr(_TINY)
 
 
 @triton.jit
