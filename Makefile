@@ -7,7 +7,7 @@ GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network 
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
-.PHONY: demo test test-seeds test-adapters check types style tests docs play fuzz fuzz-loop bench clean
+.PHONY: demo test test-seeds test-kernels test-adapters check types style tests docs play fuzz fuzz-loop bench clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 # Threads that spin while they wait take twice as long where the processor has other work.
@@ -38,6 +38,15 @@ test-seeds: $(VENV)/ready  # make test-seeds SEEDS="3 7": the tests of numbers, 
 		SEED=$$seed PYTHONHASHSEED=$$seed $(RUN)/pytest -n 2 --dist loadgroup --hypothesis-seed=$$seed \
 		$(WORDS:%=--ignore-glob='*/test_%.py') || failed="$$failed $$seed"; done; \
 	test -z "$$failed" || { echo "seeds that fail:$$failed"; exit 1; }
+
+KERNELS := build/kernels
+test-kernels: $(KERNELS)/ready  # the kernels of a GPU, interpreted on a CPU; five minutes and 1.5 GB
+	TRITON_INTERPRET=1 $(KERNELS)/bin/python -m pytest -o filterwarnings= -o addopts= -q -n 2 tests/test_sweeps.py
+
+$(KERNELS)/ready: pyproject.toml
+	$(PYTHON) -m venv $(KERNELS)
+	$(KERNELS)/bin/python -m pip install --quiet --editable . pytest pytest-xdist hypothesis torch==2.13.0 triton==3.9.0
+	touch $@
 
 ADAPTERS := build/adapters
 test-adapters: $(ADAPTERS)/ready  # the fixer inside ACE and CREDIT themselves; 3 minutes and 3 GB the first time

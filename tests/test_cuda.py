@@ -1,17 +1,22 @@
 """The same numbers on a GPU. Run where one is: `pytest tests/test_cuda.py`."""
 
+import warnings
+
 import pytest
+import sweeping
 import torch
 from oracle import KINDS, LAWS, exact_residual, field_of, laws_of, normal, uniform
 from runs import Killed, killed_after, weights
 
 import probconserv as pc
 from probconserv.conditioning.loop import linearised as _linearised
+from probconserv.conditioning.swept import Swept
 from probconserv.data import Grids, Stream, draw
 from probconserv.experiments.paper import reproduce
 from probconserv.models import AttentiveNeuralProcess
 from probconserv.problems import PROBLEMS, ClosedForm
 from probconserv.solvers import engine as _engine
+from probconserv.solvers import sweeps as _sweeps
 from probconserv.solvers import tridiagonal as _tridiagonal
 from probconserv.training import RECIPES, train
 
@@ -174,6 +179,7 @@ def test_gradients_of_the_loop_are_the_same_on_cuda():
     torch.testing.assert_close(found[1].cpu(), found[0], rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.draws_freely("of a field without variance all draws are the same")
 def test_fronts_on_cuda(rng):
     field, x = field_of("diagonal", SHAPE, rng), torch.arange(7.0)
     here = pc.diagnostics.front_position(field, x)
@@ -335,3 +341,135 @@ def test_a_gpu_makes_figures_of_more_times_and_functions():
     assert all(mse.shape == (201,) for mse in cell.of_methods("MSE over time").values())
     assert all(not curve.is_cuda for curve in cell.curves.values())
     assert {record["rule"] for record in cell.fronts} == {"point", "crossing"}
+
+
+# Large fields in few passes.
+
+
+@pytest.fixture(params=["kernels", "without Triton"])
+def triton(request, monkeypatch):
+    if request.param == "without Triton":
+        monkeypatch.setattr(_sweeps, "has_triton", lambda: False)
+    return request.param
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("points", [37, 20_000])
+@pytest.mark.parametrize("name", sweeping.CASES)
+def test_sweeps_equal_the_engine_on_cuda(name, points, dtype, triton, rng, monkeypatch):
+    law, mean, variance = sweeping.case(name, rng, points)
+    field, law = (mean.to("cuda", dtype), variance.to("cuda", dtype)), law.to("cuda")
+    post = pc.condition(field, law)
+    assert isinstance(post._solved, Swept)
+    want = sweeping.by_the_engine(monkeypatch, field, law)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(post.mean, want.mean, rtol=8 * eps, atol=400 * eps)
+    torch.testing.assert_close(post.variance, want.variance, rtol=8 * eps, atol=8 * eps)
+
+
+@pytest.mark.parametrize("points", [37, 20_000])
+@pytest.mark.parametrize("name", ["noisy for each row", "regions"])
+def test_gradients_of_sweeps_equal_those_of_the_engine(name, points, triton, rng, monkeypatch):
+    law, mean, variance = sweeping.case(name, rng, points)
+    given = [x.cuda().requires_grad_() for x in (mean, variance, law.value)]
+    law = law.to("cuda")
+    law.value, g = given[2], torch.randn(mean.shape, generator=rng, dtype=mean.dtype).cuda()
+    posts = pc.condition(given[:2], law), sweeping.by_the_engine(monkeypatch, given[:2], law)
+    found, want = (
+        torch.autograd.grad((p.mean * g).sum() + (p.variance * g.cos()).sum(), given) for p in posts
+    )
+    torch.testing.assert_close(found, want, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [2, 8])
+def test_rows_on_the_same_points_equal_the_engine_on_cuda(count, dtype, rng, monkeypatch):
+    mean, variance = normal(3, 5000, rng=rng), uniform(3, 5000, rng=rng)
+    field = mean.to("cuda", dtype), variance.to("cuda", dtype)
+    laws = [pc.weighted_sum(normal(5000, rng=rng), 0.1 * i).to("cuda") for i in range(count)]
+    post, want = pc.condition(field, *laws), sweeping.by_the_engine(monkeypatch, field, *laws)
+    assert isinstance(post._solved, Swept)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(post.mean, want.mean, rtol=8 * eps, atol=400 * eps)
+    torch.testing.assert_close(post.variance, want.variance, rtol=8 * eps, atol=8 * eps)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ensembles_equal_the_engine_on_cuda(dtype, rng, monkeypatch):
+    members = (normal(7, 1, 1, rng=rng) + normal(7, 3, 5000, rng=rng)).to("cuda", dtype)
+    law = pc.weighted_sum(normal(5000, rng=rng), 0.3).to("cuda")
+    post = pc.condition(pc.Ensemble(members, batch_dims=1), law)
+    assert isinstance(post._solved, Swept)
+    ready = pc.Ensemble(members, batch_dims=1)
+    assert ready.mean.shape == (3, 5000)  # which makes it a field like any other
+    want = pc.condition(ready, law)
+    assert not isinstance(want._solved, Swept)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(post.mean, want.mean, rtol=8 * eps, atol=40 * eps)
+    torch.testing.assert_close(post.members(), want.members(), rtol=8 * eps, atol=80 * eps)
+    torch.testing.assert_close(post.variance, want.variance)
+
+
+def _waits(job):
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            job()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    said = [str(each.message) for each in said]
+    return sum("synchronizing CUDA operation" in words for words in said)
+
+
+def test_a_gpu_is_waited_for_once(rng):
+    x = torch.linspace(0, 1, 37, dtype=torch.float64, device="cuda")
+    mean, variance = (torch.rand(3, 37, generator=rng).cuda() for _ in range(2))
+    members = torch.rand(5, 3, 37, generator=rng).cuda()
+    laws = pc.integral(x, 0.5), pc.weighted_sum(x, 0.3)
+    jobs = [
+        lambda: pc.condition((mean, variance), laws[0]).mean,
+        lambda: pc.condition(pc.Diagonal(mean, variance), laws[0]).variance,
+        lambda: pc.condition(pc.Diagonal(mean, variance), *laws).mean,
+        lambda: pc.condition(pc.Ensemble(members, batch_dims=1), laws[0]).mean,
+    ]
+    for job in jobs:
+        job()
+        assert _waits(job) == 1
+
+
+def test_large_fields_are_not_copied_and_who_changes_them_is_told(rng):
+    law, mean, variance = sweeping.case("integral", rng, 20_000)
+    mean, variance, law = mean.cuda(), variance.cuda(), law.to("cuda")
+    size = mean.numel() * 8
+    pc.condition((mean, variance), law)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    post = pc.condition((mean, variance), law)
+    found = post.mean, post.variance
+    assert torch.cuda.max_memory_allocated() - before < 2.5 * size
+    assert all(torch.equal(a, b) for a, b in zip(found, (post.mean, post.variance), strict=True))
+    post.mean.add_(1)
+    with pytest.raises(pc.errors.InputError, match="was changed in place"):
+        _ = post.mean
+    post = pc.condition((mean, variance), law)
+    mean.add_(1)
+    with pytest.raises(pc.errors.InputError, match="was changed in place"):
+        post.sample(2)
+    with torch.inference_mode():  # where nobody counts
+        post = pc.condition((mean.clone(), variance.clone()), law)
+        kept = post.mean.clone()
+        post.mean.add_(1)
+        assert torch.equal(post.mean, kept)
+
+
+def test_bad_values_on_cuda_are_named_when_the_field_is_first_used(rng):
+    law, mean, variance = sweeping.case("integral", rng)
+    mean[1, 0, 3] = torch.nan
+    field = pc.Diagonal(mean.cuda(), variance.cuda())
+    for use in (lambda: field.mean, lambda: pc.condition(field, law), lambda: field.sample(1)):
+        with pytest.raises(pc.errors.InputError, match="`mean` must be finite"):
+            use()
+    members = torch.stack([mean, mean + 1]).cuda()
+    with pytest.raises(pc.errors.InputError, match="`members` must be finite"):
+        pc.condition(pc.Ensemble(members, batch_dims=2), law)

@@ -160,7 +160,7 @@ def pair_of(field: Any) -> tuple[Tensor, Tensor] | None:
         return None
     if type(mean) not in PLAIN or type(variance) not in PLAIN:
         return None
-    if not (mean.is_cuda or (mean.dtype.itemsize < 8 and is_large(mean.detach()))):
+    if not takes(mean):
         return None
     alike = mean.dtype == variance.dtype and mean.device == variance.device
     strided = mean.layout == variance.layout == torch.strided
@@ -172,6 +172,11 @@ def pair_of(field: Any) -> tuple[Tensor, Tensor] | None:
 
 
 PLAIN = Tensor, torch.nn.Parameter
+
+
+def takes(mean: Tensor) -> bool:
+    """On a GPU any field; on a CPU large ones that would be copied to float64."""
+    return mean.is_cuda or (mean.dtype.itemsize < 8 and is_large(mean.detach()))
 
 
 def carries_derivatives() -> bool:

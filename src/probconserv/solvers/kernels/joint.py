@@ -1,81 +1,65 @@
 """Independent points given a few rows that read the same points: sums, and the move.
 
 With W the weights (rows, points) of a place, the sums are W u and W D W^T. A point moves by
-d W^T lambda, and loses the squares of L^-1 W d, where L L^T = W D W^T + sigma^2.
+d W^T lambda, and loses the squares of L^-1 W d, where L L^T = W D W^T + sigma^2. A programme takes
+one block of points, whose weights it reads again for each row: they stay near.
 """
 
 import triton
 import triton.language as tl
 
-from .rows import part_of, points
+from .rows import points
 
 
 @triton.jit
-def _weights(g, place, i, inside, n, rows, g_rows, WIDE: tl.constexpr):  # (rows, points)
-    k = tl.arange(0, WIDE).to(tl.int64)[:, None]
-    at = (k * g_rows + place % g_rows) * n + i[None, :]
-    return points(g, at, (k < rows) & inside[None, :])
-
-
-@triton.jit
-def joint_sums(
-    u, d, g, sums, n, rows, d_rows, g_rows,
-    WIDE: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """W u and W D W^T of each part of a place."""
-    place, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    begin, end = part_of(tl.zeros((), tl.int64), n, part, SPLIT)
-    total, gram = tl.zeros((WIDE, BLOCK), tl.float64), tl.zeros((WIDE, WIDE, BLOCK), tl.float64)
-    for start in range(begin, end, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        inside = i < end
-        x = points(u, place * n + i, inside)
-        v = points(d, place % d_rows * n + i, inside)
-        w = _weights(g, place, i, inside, n, rows, g_rows, WIDE)
-        total += w * (x + tl.where(v >= 0, 0 * v, float("nan")))[None, :]
-        gram += w[:, None, :] * (w * v[None, :])[None, :, :]
-    k = tl.arange(0, WIDE)
-    at = sums + (place * SPLIT + part) * WIDE * (WIDE + 1)
-    tl.store(at + k, tl.sum(total, 1))
-    tl.store(at + WIDE + k[:, None] * WIDE + k[None, :], tl.sum(gram, 2))
+def joint_sums(u, d, g, sums, n, rows, d_rows, g_rows, BLOCK: tl.constexpr):
+    """Of each block of a place W u, (rows,), and the lower half of W D W^T, (rows, rows)."""
+    place, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    x, v = points(u, place * n + i, inside), points(d, place % d_rows * n + i, inside)
+    x += tl.where(v >= 0, 0 * v, float("nan"))
+    own, step = place % g_rows * n + i, (tl.zeros((), tl.int64) + n) * g_rows
+    at = sums + (place * tl.num_programs(1) + block) * rows * (rows + 1)
+    for j in range(rows):
+        w = points(g, j * step + own, inside)
+        tl.store(at + j, tl.sum(w * x))
+        w = w * v
+        for k in range(j + 1):
+            tl.store(at + (j + 1) * rows + k, tl.sum(w * points(g, k * step + own, inside)))
 
 
 @triton.jit
 def joint_moves(
-    u, d, g, multipliers, white, new_u, new_d, after, n, rows, d_rows, g_rows,
-    WIDE: tl.constexpr, SPLIT: tl.constexpr, BLOCK: tl.constexpr,
+    u, d, g, by, white, new_u, new_d, after, n, rows, d_rows, g_rows, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """Each point moved. Of each part: W u and |W u| as stored; the largest move of a point beside
+    """Each point moved. Of each block: W u and |W u| as stored; the largest move of a point beside
     its variance, squared; and the largest share of its variance that a point loses.
 
-    white: L^-1 of each place.
+    by: lambda of each place. white: L^-1.
     """
-    place, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    begin, end = part_of(tl.zeros((), tl.int64), n, part, SPLIT)
-    k = tl.arange(0, WIDE)
-    by = tl.load(multipliers + place * rows + k, mask=k < rows, other=0.0)
-    pairs = (k < rows)[:, None] & (k < rows)[None, :]
-    root = tl.load(white + (place * rows + k[:, None]) * rows + k[None, :], mask=pairs, other=0.0)
-    total, terms = tl.zeros((WIDE, BLOCK), tl.float64), tl.zeros((WIDE, BLOCK), tl.float64)
-    far, most = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
-    for start in range(begin, end, BLOCK):
-        i = start + tl.arange(0, BLOCK)
-        inside = i < end
-        x = points(u, place * n + i, inside)
-        v = points(d, place % d_rows * n + i, inside)
-        w = _weights(g, place, i, inside, n, rows, g_rows, WIDE)
-        along = tl.sum(w * by[:, None], 0)
-        seen = tl.sum(root[:, :, None] * w[None, :, :], 1)
-        lost = v * tl.sum(seen * seen, 0)
-        stored = (x - v * along).to(new_u.dtype.element_ty)
-        tl.store(new_u + place * n + i, stored, mask=inside)
-        tl.store(new_d + place * n + i, (v * (1 - lost)).to(new_d.dtype.element_ty), mask=inside)
-        term = w * stored.to(tl.float64)[None, :]
-        total += term
-        terms += tl.abs(term)
-        far, most = tl.maximum(far, v * along * along), tl.maximum(most, lost)
-    at = after + (place * SPLIT + part) * (2 * WIDE + 2)
-    tl.store(at + k, tl.sum(total, 1))
-    tl.store(at + WIDE + k, tl.sum(terms, 1))
-    tl.store(at + 2 * WIDE, tl.max(far))
-    tl.store(at + 2 * WIDE + 1, tl.max(most))
+    place, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    i = block * BLOCK + tl.arange(0, BLOCK)
+    inside = i < n
+    x, v = points(u, place * n + i, inside), points(d, place % d_rows * n + i, inside)
+    own, step = place % g_rows * n + i, (tl.zeros((), tl.int64) + n) * g_rows
+    along, lost = tl.zeros((BLOCK,), tl.float64), tl.zeros((BLOCK,), tl.float64)
+    for j in range(rows):
+        along += points(g, j * step + own, inside) * tl.load(by + place * rows + j)
+        seen = tl.zeros((BLOCK,), tl.float64)
+        for k in range(j + 1):
+            root = tl.load(white + (place * rows + j) * rows + k)
+            seen += root * points(g, k * step + own, inside)
+        lost += seen * seen
+    lost = lost * v
+    stored = (x - v * along).to(new_u.dtype.element_ty)
+    tl.store(new_u + place * n + i, stored, mask=inside)
+    tl.store(new_d + place * n + i, (v * (1 - lost)).to(new_d.dtype.element_ty), mask=inside)
+    at = after + (place * tl.num_programs(1) + block) * (2 * rows + 2)
+    stored = tl.where(inside, stored.to(tl.float64), 0.0)
+    for j in range(rows):
+        term = points(g, j * step + own, inside) * stored
+        tl.store(at + j, tl.sum(term))
+        tl.store(at + rows + j, tl.sum(tl.abs(term)))
+    tl.store(at + 2 * rows, tl.max(v * along * along))
+    tl.store(at + 2 * rows + 1, tl.max(lost))

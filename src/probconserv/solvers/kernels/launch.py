@@ -18,7 +18,7 @@ SHORT = 4096  # points of a row that are read at once
 BLOCK = 1024  # points that are read at a time, of longer ones
 PROGRAMMES = 16384  # that keep a GPU busy
 MOST = 4096  # parts of a row
-TILE = 4096  # pairs of rows, times points, that are worked on at once
+SOME = 1024  # points that are read at once, where several rows read them
 
 
 def moved(points: Points) -> Moved:
@@ -108,8 +108,8 @@ def members_solved(given: Members) -> tuple[Tensor, Tensor, Tensor]:
     known = _numbers(*given.least, given.shrinkage or 0.0, device=g.device)
     solve_members[(parts,)](
         totals, sums, *of_rows, known, by, each, look, count,
-        *(int(x.shape[0] > 1) for x in of_rows), given.rounding,
-        GIVEN=given.shrinkage is not None, WIDE=triton.next_power_of_2(count), MANY=many, SPLIT=split,
+        *(int(x.shape[0] > 1) for x in of_rows), given.rounding, MANY=many, SPLIT=split,
+        GIVEN=given.shrinkage is not None, WIDE=triton.next_power_of_2(count),
     )  # fmt: skip
     return by, each, look
 
@@ -146,14 +146,13 @@ def _totals(m: Tensor, g: Tensor, parts: int, n: int) -> tuple[Tensor, int]:
 
 
 def joint_sums(u: Tensor, d: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-    """W u, (places, K), and W D W^T, (places, K, K); g: (K, places or fewer, n)."""
+    """W u, (places, K), and the lower half of W D W^T; g: (K, places or fewer, n)."""
     (places, n), count = u.shape, g.shape[0]
-    how = _tile(count, n, places)
-    wide, split = how["WIDE"], how["SPLIT"]
-    sums = g.new_empty((places, split, wide * (wide + 1)))
-    _joint_sums[(places, split)](u, d, g, sums, n, count, d.shape[0], g.shape[1], **how)
-    total, gram = sums.sum(1).split([wide, wide * wide], -1)
-    return total[:, :count], gram.unflatten(-1, (wide, wide))[:, :count, :count]
+    blocks = triton.cdiv(n, SOME)
+    sums = g.new_zeros((places, blocks, count + 1, count))
+    _joint_sums[(places, blocks)](u, d, g, sums, n, count, d.shape[0], g.shape[1], BLOCK=SOME)
+    total, gram = sums.sum(1).split([1, count], 1)
+    return total[:, 0], gram
 
 
 def joint_moves(
@@ -161,22 +160,15 @@ def joint_moves(
 ) -> tuple[Tensor, ...]:
     """Mean and variance; of each place sums and sizes, (places, K), and what is looked at."""
     (places, n), count = u.shape, g.shape[0]
-    how = _tile(count, n, places)
-    wide, split = how["WIDE"], how["SPLIT"]
     mean = torch.empty_like(u, dtype=u.dtype if u.dtype.itemsize >= 4 else torch.float32)
-    variance, after = torch.empty_like(mean), g.new_empty((places, split, 2 * wide + 2))
-    _joint_moves[(places, split)](
-        u, d, g, multipliers, white, mean, variance, after, n, count, d.shape[0], g.shape[1], **how
-    )
-    total, size = (x.sum(1)[:, :count] for x in after[..., : 2 * wide].split(wide, -1))
+    blocks = triton.cdiv(n, SOME)
+    variance, after = torch.empty_like(mean), g.new_empty((places, blocks, 2 * count + 2))
+    _joint_moves[(places, blocks)](
+        u, d, g, multipliers, white, mean, variance, after, n, count, d.shape[0], g.shape[1],
+        BLOCK=SOME,
+    )  # fmt: skip
+    total, size = after[..., : 2 * count].sum(1).split(count, -1)
     return mean, variance, total, size, after[..., -2:].amax(1)
-
-
-def _tile(rows: int, n: int, places: int) -> dict[str, int]:
-    wide = triton.next_power_of_2(max(rows, 2))
-    block = TILE // wide**2
-    split = max(1, min(PROGRAMMES // 8 // places, n // block))
-    return {"WIDE": wide, "BLOCK": block, "SPLIT": split, "num_warps": 8}
 
 
 def _steps(points: Points) -> tuple[int, int]:
