@@ -278,6 +278,9 @@ class ConstraintLayer(Float64):
         self.add_module(name, held)
         return name
 
+    def _law(self, name: str) -> HeldLaw:
+        return cast(HeldLaw, self._modules[name])
+
     @property
     def laws(self) -> tuple[Any, ...]:
         """The laws as the buffers make them."""
@@ -292,7 +295,7 @@ class ConstraintLayer(Float64):
                 "variance is a pair: layer((mean, variance), total)."
             )
         pairs = zip(self._held, (*totals, *[None] * missing), strict=True)
-        return tuple([cast(HeldLaw, self._modules[name]).law(value) for name, value in pairs])
+        return tuple([self._law(name).law(value) for name, value in pairs])
 
     def forward(self, prediction: Any, *totals: ArrayLike | None) -> Any:
         """What a model predicts, after the laws.
@@ -349,12 +352,12 @@ class ConstraintLayer(Float64):
                 f"`std`: the layer returns {self.returns!r}, but the mean comes without a variance "
                 "and the layer has no `std`."
             )
-        for name in self._held:
-            if self._modules[name].noisy:
-                raise InputError(
-                    f"`std`: `{name}` has noise, which is weighed against the variance, but the "
-                    "mean comes without one. Give `std`, or (mean, variance)."
-                )
+        noisy = [name for name in self._held if self._law(name).noisy]
+        if noisy:
+            raise InputError(
+                f"`std`: `{noisy[0]}` has noise, which is weighed against the variance, but the "
+                "mean comes without one. Give `std`, or (mean, variance)."
+            )
         return project(prior, *laws)
 
     def _prior(self, given: Any, name: str = "") -> tuple[Any, bool]:
