@@ -42,6 +42,9 @@ class Slot:
 
 def emptied(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     """`value` with slots in place of its tensors, which go into `tensors`."""
+    if isinstance(value, Tensor):
+        while name in tensors or f"{name}_values" in tensors:  # "a b" beside "a_b"
+            name += "_"
     if isinstance(value, Tensor) and value.is_sparse:
         tensors[f"{name}_indices"], tensors[f"{name}_values"] = value.indices(), value.values()
         return Slot(name, tuple(value.shape))
@@ -96,6 +99,10 @@ class Float64(nn.Module):
     nothing to keep: it is NaN until a state is loaded.
     """
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_load_state_dict_post_hook(_widened)  # type: ignore[no-untyped-call]
+
     def _apply(self, fn: Callable[..., Any], recurse: bool = True) -> Self:
         before = dict(self._buffers)
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
@@ -109,6 +116,13 @@ class Float64(nn.Module):
             else:
                 self._buffers[name] = kept.to(now.device)
         return self
+
+
+def _widened(module: nn.Module, _: object) -> None:
+    """`load_state_dict(assign=True)` puts what was saved in place of buffers, in any type."""
+    for name, t in module._buffers.items():
+        if t is not None and t.is_floating_point():
+            module._buffers[name] = t.double()
 
 
 class HeldLaw(Float64):
@@ -151,8 +165,6 @@ class HeldLaw(Float64):
 
 def _loaded(held: Any, _: object = None) -> None:
     """What forward need not look at: whether a law has noise."""
-    for name, t in held._buffers.items():
-        held._buffers[name] = t.double() if t.is_floating_point() else t
     kind = "noise_variance" if isinstance(held.shell, Law) else "noise"
     noise = held._buffers.get(kind)
     held.noisy = noise is not None and not noise.is_meta and bool((noise > 0).any())
@@ -259,7 +271,8 @@ class ConstraintLayer(Float64):
         given = {name: _checked_std(x, learn) for name, x in stds.items()}
         self.named = tuple(given) if named else ()
         if learn:  # with an axis: FSDP takes no parameters without one
-            logs = {n: nn.Parameter(torch.atleast_1d(x.log()).float()) for n, x in given.items()}
+            self.start = {n: torch.atleast_1d(x.log()).float() for n, x in given.items()}
+            logs = {n: nn.Parameter(x.clone()) for n, x in self.start.items()}
             self.log_std = nn.ParameterDict(logs) if named else logs["std"]
             return
         home = Float64() if named else self
@@ -267,6 +280,17 @@ class ConstraintLayer(Float64):
             home.register_buffer(name, x)
         if named:
             self.std = home
+
+    def reset_parameters(self) -> None:
+        """Puts `log_std` back to the start, as after `to_empty`; the laws stay as they are."""
+        if self.learn_std:
+            held: Any = self.log_std
+            for name, parameter in held.items() if self.named else [("std", held)]:
+                with torch.no_grad():  # a number also fills a parameter in shards
+                    start = self.start[name]
+                    parameter.copy_(start) if start.numel() > 1 else parameter.fill_(
+                        float(start.sum())
+                    )
 
     def _add(self, held: HeldLaw) -> str:
         """Registers a law under its label, with a number where that is taken; the name."""
@@ -365,7 +389,7 @@ class ConstraintLayer(Float64):
         if isinstance(given, Tensor):
             mean = _single(given)
             variance = self._variance(name, mean.dtype)
-            return (mean, 1.0 if variance is None else variance), variance is None
+            return (mean, mean.new_ones(()) if variance is None else variance), variance is None
         if isinstance(given, tuple | list) and self._variance(name, torch.float64) is not None:
             raise InputError(
                 "`std`: the prediction is a pair with a variance of its own. Leave out `std`, or "
