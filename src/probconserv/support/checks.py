@@ -41,7 +41,7 @@ def concrete(*tensors: Tensor) -> bool:
 
     Not while compiling, inside `torch.func` transforms, nor inside `unlooked`.
     """
-    if torch.compiler.is_compiling() or not LOOKS.get():
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or not LOOKS.get():
         return False
     return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 
