@@ -129,6 +129,20 @@ def test_fields_states_and_distributions_come_back_as_posteriors():
     assert state(pc.State(u=(mean, variance)))["u"].shape == mean.shape
 
 
+@pytest.mark.parametrize("learn", [False, True])
+def test_a_std_for_each_field_has_whatever_name_the_field_has(learn):
+    names = "half", "a.b", "a_b"
+    law = pc.weighted_sum({name: [1.0, 1.0] for name in names}, 1.0)
+    given = {name: 0.1 * (i + 1) for i, name in enumerate(names)}
+    layer = pc.ConstraintLayer(law, std=given, learn_std=learn)
+    assert list(layer.state_dict())[:3] == [
+        f"{'log_std' if learn else 'std'}.{name}" for name in ("half_1", "a_b", "a_b_1")
+    ]
+    found = layer({name: torch.zeros(2) for name in names})
+    shares = [found[name][0].item() for name in names]  # as the variances, 1 : 4 : 9
+    assert shares == pytest.approx([1 / 28, 4 / 28, 9 / 28])
+
+
 def test_a_learned_std_gets_its_gradient_and_moves_what_it_says():
     mean = drawn()[0]
     law = pc.weighted_sum(W, 2.0, noise=0.5)
@@ -364,6 +378,10 @@ WRONG = {
     "a total that does not fit": (
         lambda: pc.ConstraintLayer(LAW)(MEAN, torch.ones(T + 1)),
         "`value` of shape .* does not fit the rows of `integral`",
+    ),
+    "a total that is NaN": (
+        lambda: pc.ConstraintLayer(LAW)(MEAN, float("nan")),
+        "`totals` must be",
     ),
     "a total of bounds": (
         lambda: pc.ConstraintLayer(pc.bounds(0.0), std=1.0)(MEAN, 0.1),

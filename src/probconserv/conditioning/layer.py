@@ -92,6 +92,15 @@ def _joined(*parts: str) -> str:
     return re.sub(r"\W", "_", "_".join(filter(None, parts)))
 
 
+def free_name(module: nn.Module, label: str) -> str:
+    """A label as the name of a part of a module, with a number where that is taken."""
+    name, count = _joined(label), 0
+    while hasattr(module, name):
+        count += 1
+        name = f"{_joined(label)}_{count}"
+    return name
+
+
 class Float64(nn.Module):
     """Buffers that keep their type and what they hold, to whatever type a module is converted.
 
@@ -154,6 +163,8 @@ class HeldLaw(Float64):
         if isinstance(own, Inequality):
             raise InputError(f"`totals`: `{law.label}` takes none. Give None in its place.")
         given = check.as_tensor("totals", value)
+        if given.is_cpu:  # a GPU is not waited for: there the result is looked at
+            check.finite("totals", given)
         own.rounding = check.rounding_of(value)
         own.value = given.to(own.value.device, torch.float64)
         return law
@@ -261,44 +272,47 @@ class ConstraintLayer(Float64):
 
     def _keep(self, std: Std | None, learn: bool) -> None:
         """The standard deviation, as buffers or parameters; of a state by the names of fields."""
-        self.has_std, self.learn_std = std is not None, learn
+        self.learn_std = learn
+        self.stds: dict[str, tuple[str, ...]] = {}  # where that of each field is; "": of all
+        self.start: dict[str, Tensor] = {}  # of those that are learned
         if std is None:
             if learn:
                 raise InputError("`learn_std` needs a `std` to start from, such as std=0.1.")
             return
-        named = isinstance(std, Mapping)
-        stds: Any = std if named else {"std": std}
-        given = {name: _checked_std(x, learn) for name, x in stds.items()}
-        self.named = tuple(given) if named else ()
-        if learn:  # with an axis: FSDP takes no parameters without one
-            self.start = {n: torch.atleast_1d(x.log()).float() for n, x in given.items()}
-            logs = {n: nn.Parameter(x.clone()) for n, x in self.start.items()}
-            self.log_std = nn.ParameterDict(logs) if named else logs["std"]
-            return
-        home = Float64() if named else self
-        for name, x in given.items():
-            home.register_buffer(name, x)
-        if named:
-            self.std = home
+        attribute, home = "log_std" if learn else "std", cast(Float64, self)
+        by_name = isinstance(std, Mapping)
+        if by_name:
+            home = Float64()
+            self.add_module(attribute, home)
+        for field, x in cast(Any, std.items() if isinstance(std, Mapping) else [("", std)]):
+            value = _checked_std(x, learn)
+            name = free_name(home, field) if by_name else attribute
+            self.stds[field] = (attribute, name) if by_name else (name,)
+            if learn:  # with an axis: FSDP takes no parameters without one
+                self.start[field] = torch.atleast_1d(value.log()).float()
+                home.register_parameter(name, nn.Parameter(self.start[field].clone()))
+            else:
+                home.register_buffer(name, value)
 
+    @torch.no_grad()
     def reset_parameters(self) -> None:
         """Puts `log_std` back to the start, as after `to_empty`; the laws stay as they are."""
-        if self.learn_std:
-            held: Any = self.log_std
-            for name, parameter in held.items() if self.named else [("std", held)]:
-                with torch.no_grad():  # a number also fills a parameter in shards
-                    start = self.start[name]
-                    parameter.copy_(start) if start.numel() > 1 else parameter.fill_(
-                        float(start.sum())
-                    )
+        for field, start in self.start.items():
+            parameter = self._std(field)
+            if start.numel() == 1:  # which also fills a parameter in shards
+                parameter.fill_(float(start.sum()))
+            else:
+                parameter.copy_(start)
+
+    def _std(self, field: str) -> Tensor:
+        found: Any = self
+        for name in self.stds[field]:
+            found = getattr(found, name)
+        return cast(Tensor, found)
 
     def _add(self, held: HeldLaw) -> str:
-        """Registers a law under its label, with a number where that is taken; the name."""
-        label = name = _joined(held.shell.label)
-        count = 0
-        while hasattr(self, name):
-            count += 1
-            name = f"{label}_{count}"
+        """Registers a law under its label; the name."""
+        name = free_name(self, held.shell.label)
         self.add_module(name, held)
         return name
 
@@ -389,7 +403,9 @@ class ConstraintLayer(Float64):
         if isinstance(given, Tensor):
             mean = _single(given)
             variance = self._variance(name, mean.dtype)
-            return (mean, mean.new_ones(()) if variance is None else variance), variance is None
+            alone = variance is None
+            one = torch.ones((), dtype=mean.dtype, device=mean.device)
+            return (mean, one if alone else variance), alone
         if isinstance(given, tuple | list) and self._variance(name, torch.float64) is not None:
             raise InputError(
                 "`std`: the prediction is a pair with a variance of its own. Leave out `std`, or "
@@ -399,13 +415,10 @@ class ConstraintLayer(Float64):
 
     def _variance(self, name: str, dtype: torch.dtype) -> Tensor | None:
         """Of means that come alone."""
-        if not self.has_std:
+        field = name if name in self.stds else ""
+        if field not in self.stds:
             return None
-        std: Any = self.log_std if self.learn_std else self.std
-        if self.named and name not in self.named:
-            return None
-        if self.named:
-            std = std[name] if self.learn_std else getattr(std, name)
+        std = self._std(field)
         return (2 * std.to(dtype)).exp() if self.learn_std else std.square().to(dtype)
 
     def _ensemble(self, given: Any) -> Any:
