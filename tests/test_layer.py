@@ -360,7 +360,19 @@ WRONG = {
     ),
     "two variances": (
         lambda: pc.ConstraintLayer(LAW, std=0.1)((MEAN, 1.0)),
-        "`std`: the prediction is a pair",
+        "`std`: the prediction has a variance of its own",
+    ),
+    "two variances of a field": (
+        lambda: pc.ConstraintLayer(LAW, std=0.1)(pc.Diagonal(MEAN, 1.0)),
+        "`std`: the prediction has a variance of its own",
+    ),
+    "a std of a name": (
+        lambda: pc.ConstraintLayer(LAW, std={"u": 0.1})(MEAN),
+        "`std` names the field 'u', but the prediction is Tensor",
+    ),
+    "a std of another name": (
+        lambda: pc.ConstraintLayer(LAW, std={"u": 0.1, "w": 0.1})({"u": MEAN}),
+        "`std` names the field 'w', but the prediction is a dict of u",
     ),
     "no variance": (
         lambda: pc.ConstraintLayer(LAW, returns="moments")(MEAN),

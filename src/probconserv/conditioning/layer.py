@@ -363,6 +363,13 @@ class ConstraintLayer(Float64):
             return self._after(prediction, self._with(totals))
 
     def _after(self, given: Any, laws: tuple[Any, ...]) -> Any:
+        names = given if isinstance(given, Mapping) else ()
+        unused = [name for name in self.stds if name and name not in names]
+        if unused:
+            raise InputError(
+                f"`std` names the field {unused[0]!r}, but the prediction is "
+                f"{'a dict of ' + ', '.join(names) if names else type(given).__name__}."
+            )
         if self.members:
             return self._given(self._ensemble(given), laws).members()
         if not isinstance(given, Mapping):
@@ -403,13 +410,13 @@ class ConstraintLayer(Float64):
         if isinstance(given, Tensor):
             mean = _single(given)
             variance = self._variance(name, mean.dtype)
-            alone = variance is None
-            one = torch.ones((), dtype=mean.dtype, device=mean.device)
-            return (mean, one if alone else variance), alone
-        if isinstance(given, tuple | list) and self._variance(name, torch.float64) is not None:
+            if variance is not None:
+                return (mean, variance), False
+            return (mean, torch.ones((), dtype=mean.dtype, device=mean.device)), True
+        if self._variance(name, torch.float64) is not None:
             raise InputError(
-                "`std`: the prediction is a pair with a variance of its own. Leave out `std`, or "
-                "give the mean alone."
+                "`std`: the prediction has a variance of its own, as a pair, a field or a "
+                "distribution. Leave out `std`, or give the mean alone."
             )
         return given, False
 
