@@ -176,8 +176,8 @@ def test_laws_that_are_not_linear_and_limits_hold_with_their_gradients():
     torch.testing.assert_close(energy(found), torch.full((B,), 6.0).double())
     assert float(found.min()) >= 0.8
     torch.testing.assert_close(energy(layer(mean, 5.5)), torch.full((B,), 5.5).double())
-    free = pc.ConstraintLayer(pc.nonlinear(energy, 6.0, batch_dims=1), std=0.3)
-    assert torch.autograd.gradcheck(free, mean[:2].requires_grad_(), atol=1e-4)
+    free = pc.ConstraintLayer(pc.nonlinear(energy, 2.6, batch_dims=1), std=0.3)
+    assert torch.autograd.gradcheck(free, mean[:2, :3].clone().requires_grad_(), atol=1e-4)
 
 
 def test_bounds_can_be_left_out_on_the_way_back():
@@ -353,6 +353,7 @@ WRONG = {
         lambda: pc.ConstraintLayer(LAW, members=True, returns="point"),
         "`returns`: with `members=True`",
     ),
+    "no bool": (lambda: pc.ConstraintLayer(LAW, members=5), "`members` must be True or False"),
     "checks": (lambda: pc.ConstraintLayer(pc.bounds(0.0), checks=False), "`checks=False` is for"),
     "a gradient": (
         lambda: pc.ConstraintLayer(pc.integral(X, torch.ones(1, requires_grad=True))),

@@ -254,6 +254,9 @@ class ConstraintLayer(Float64):
     ) -> None:
         super().__init__()
         _, curved, inequalities = _kinds(laws)
+        for name, given in (("learn_std", learn_std), ("members", members), ("checks", checks)):
+            if not isinstance(given, bool):
+                raise InputError(f"`{name}` must be True or False, got {given!r:.60}.")
         check.choice("returns", returns, ("same", "point", "moments", "posterior"))
         if members and returns != "same":
             raise InputError(
