@@ -7,7 +7,7 @@ GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network 
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
-.PHONY: demo test test-seeds test-kernels test-adapters check types style tests docs play fuzz fuzz-loop bench clean
+.PHONY: demo test test-seeds test-kernels test-adapters test-lightning check types style tests docs play fuzz fuzz-loop bench clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 # Threads that spin while they wait take twice as long where the processor has other work.
@@ -31,7 +31,7 @@ types: $(VENV)/ready
 tests: $(VENV)/ready
 	$(RUN)/pytest -n 2 --dist loadgroup
 
-WORDS := adapters architecture cli* climate_files cuda docstrings enforce_file package play progress report* \
+WORDS := adapters architecture cli* climate_files cuda docstrings enforce_file lightning package play progress report* \
 	resuming site* startup stores_* types  # not of numbers: commands, files, pages, processes
 test-seeds: $(VENV)/ready  # make test-seeds SEEDS="3 7": the tests of numbers, with 20 seeds unless told
 	@failed=; for seed in $(or $(SEEDS),$(shell seq 20)); do echo "seed $$seed"; \
@@ -56,6 +56,15 @@ $(ADAPTERS)/ready: pyproject.toml
 	$(PYTHON) -m venv $(ADAPTERS)
 	$(ADAPTERS)/bin/python -m pip install --quiet --editable . pytest hypothesis \
 		torch==2.13.0 fme==2026.10.0 miles-credit==2026.2.0
+	touch $@
+
+LIGHTNING := build/lightning
+test-lightning: $(LIGHTNING)/ready  # the layer inside Lightning; a minute and 1.2 GB the first time
+	$(LIGHTNING)/bin/python -m pytest -o filterwarnings= -o addopts= -q tests/test_lightning.py
+
+$(LIGHTNING)/ready: pyproject.toml
+	$(PYTHON) -m venv $(LIGHTNING)
+	$(LIGHTNING)/bin/python -m pip install --quiet --editable . pytest hypothesis torch==2.13.0 lightning==2.6.6
 	touch $@
 
 docs: $(VENV)/ready  # the site, in build/site; no warning, and no network but for npm

@@ -116,6 +116,18 @@ GOOD = {
         | {"space_dims": 1},
     ),
     "front_position": (pc.diagnostics.front_position, {"field": FIELD, "x": X}),
+    "ConstraintLayer": (
+        lambda law, prediction, total, **options: pc.ConstraintLayer(law, **options)(
+            prediction, total
+        ),
+        {"law": LAW, "prediction": torch.from_numpy(MEAN), "total": 8.0, "std": 1.0}
+        | {"learn_std": False, "members": False, "batch_dims": 0, "returns": "same"}
+        | {"checks": True},
+    ),
+    "ConstraintLayer of a dict": (
+        lambda law, prediction: pc.ConstraintLayer(law)(prediction),
+        {"law": pc.integral(X, 8.0), "prediction": {"u": (torch.from_numpy(MEAN), 1.0)}},
+    ),
     "Law.apply": (LAW.apply, {"u": MEAN}),
     "Law.residual": (LAW.residual, {"u": MEAN}),
     "Law.adjoint": (LAW.adjoint, {"v": T, "shape": (3, 5)}),

@@ -473,3 +473,72 @@ def test_bad_values_on_cuda_are_named_when_the_field_is_first_used(rng):
     members = torch.stack([mean, mean + 1]).cuda()
     with pytest.raises(pc.errors.InputError, match="`members` must be finite"):
         pc.condition(pc.Ensemble(members, batch_dims=2), law)
+
+
+def layer_given(dtype=torch.float32):
+    rng = torch.Generator("cuda").manual_seed(0)
+    mean, variance = torch.rand(2, 5, *SHAPE, generator=rng, device="cuda", dtype=dtype)
+    return mean.requires_grad_(), (variance + 0.1).requires_grad_()
+
+
+LAYERS = {
+    "integral": lambda: pc.integral(torch.linspace(0, 1, SHAPE[-1]), 0.5),
+    "regions": lambda: pc.regions([0, 0, 1, 1, 2, 2, 2], [0.5, 1.0, 2.0], noise=0.1),
+}
+
+
+@pytest.mark.parametrize("law", LAYERS)
+def test_a_layer_on_cuda_is_that_on_a_cpu_and_keeps_its_digits(law):
+    layer, (mean, variance) = pc.ConstraintLayer(LAYERS[law]()), layer_given(torch.float64)
+    wanted = layer((mean.cpu(), variance.cpu()))
+    moved = layer.half().to("cuda", torch.bfloat16)
+    assert all(b.is_cuda and b.dtype != torch.bfloat16 for b in moved.buffers())
+    for got, each in zip(moved((mean, variance)), wanted, strict=True):
+        torch.testing.assert_close(got.cpu(), each)
+    with torch.autocast("cuda", torch.bfloat16):
+        torch.testing.assert_close(moved((mean, variance))[0].cpu(), wanted[0])
+
+
+@pytest.mark.parametrize("law", LAYERS)
+def test_a_layer_is_captured_in_a_cuda_graph_with_its_backward(law):
+    layer = pc.ConstraintLayer(LAYERS[law](), checks=False).cuda()
+    mean, variance = layer_given()
+    total = layer.laws[0].apply(mean).detach()
+
+    def step():
+        moved, left = layer((mean, variance), total)
+        (moved.square() + left).sum().backward()
+        return moved, left
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    mean.grad = variance.grad = None
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    with torch.no_grad():
+        mean.add_(0.5)
+        total.add_(0.1)
+    mean.grad.zero_()
+    variance.grad.zero_()
+    graph.replay()
+    gradient = mean.grad.clone()
+    mean.grad = variance.grad = None
+    wanted = step()
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(gradient, mean.grad)
+
+
+def test_a_compiled_layer_runs_as_a_cuda_graph():
+    torch._dynamo.reset()
+    layer = pc.ConstraintLayer(LAYERS["integral"]()).cuda()
+    fast = torch.compile(layer, fullgraph=True, mode="reduce-overhead")
+    mean, variance = (t.detach() for t in layer_given())
+    for shift in (0.0, 0.1, 0.2, 0.3):
+        given = mean + shift, variance
+        found = [t.clone() for t in fast(given)]
+        torch.testing.assert_close(found, [*layer(given)])

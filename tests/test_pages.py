@@ -55,6 +55,14 @@ def fields(n):
     assert n["post"].members().shape == (8, 4, 50)
 
 
+def layer(n):
+    law = n["layer"].laws[0]
+    assert float((law.apply(n["other"](n["u"])) - 0.5).abs().max()) < 1e-6
+    assert n["other"].integral.value == 0.5
+    assert n["post"].shape == (16, 3, 101)
+    assert float(n["law"].residual(n["post"]).abs().max()) < 1e-6
+
+
 def laws(n):
     assert conserves(n["total"], n["post"], n["hard"])
 

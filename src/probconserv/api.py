@@ -16,6 +16,7 @@ from .conditioning.condition import condition as condition
 from .conditioning.condition import project as project
 from .conditioning.draws import Draws as Draws
 from .conditioning.inequalities.constrained import Truncated as Truncated
+from .conditioning.layer import ConstraintLayer as ConstraintLayer
 from .conditioning.posterior import Posterior as Posterior
 from .diagnostics.diagnose import diagnose as diagnose
 from .diagnostics.inflate import inflate as inflate

@@ -494,6 +494,8 @@ def _nearest(names: tuple[str, ...], means: list[Tensor], laws: tuple[AnyLaw, ..
         return nearest_within(names, means, linear, inequalities)
     units = [Diagonal._unchecked(mean, torch.ones_like(mean)) for mean in means]
     prior: Any = units[0] if names == ("",) else State(**dict(zip(names, units, strict=True)))
+    if torch.compiler.is_compiling():  # nothing warns there
+        return [part.mean for part in condition(prior, *linear).parts]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ImplausibleWarning)
         if curved or sided:

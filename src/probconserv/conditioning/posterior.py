@@ -325,7 +325,7 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
         else:
             way, moved = _weighed(laws, root, u)
         for _ in range(SETTLING):
-            if exact_rows_hold(laws, moved):
+            if check.concrete(*moved) and exact_rows_hold(laws, moved):
                 break
             moved = way.settle(moved, value=True)
         return moved[0].to(self.dtype)

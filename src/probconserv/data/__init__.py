@@ -1,5 +1,6 @@
 """What to learn from: exact solutions at random points, and functions on grids of any origin."""
 
+from ._collate import collate as collate
 from ._functions import Functions as Functions
 from ._functions import Layout as Layout
 from ._functions import Points as Points

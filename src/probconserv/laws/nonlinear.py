@@ -5,6 +5,7 @@ point: few rows as a dense matrix, many as products with the Jacobian.
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,6 +52,17 @@ class NonlinearLaw:
     ) -> None:
         self.function, self.value, self.noise = function, value, noise
         self.batch_dims, self.of, self.label = batch_dims, of, label
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As always; with words for `pickle`, which keeps a function by its name alone."""
+        named = getattr(self.function, "__qualname__", "")
+        if "<" in named and not _kept_whole():
+            raise InputError(
+                f"`function` of `{self.label}` is {named.rpartition('.')[2]}, made where it is "
+                "used, which `pickle` cannot keep: DataLoader workers, `torch.save` and spawned "
+                "processes need a function that stands in a module by its own name, with `def`."
+            )
+        return super().__reduce_ex__(protocol)
 
     def apply(self, u: Any) -> Tensor:
         """function(u), in float64.
@@ -126,6 +138,16 @@ class NonlinearLaw:
     def __repr__(self) -> str:
         noise = float(self.noise.max()) if self.noise.numel() else 0.0
         return f"NonlinearLaw({self.label}, value {tuple(self.value.shape)}, noise up to {noise:g})"
+
+
+def _kept_whole() -> bool:
+    """Whether who asks copies in memory, or keeps functions with their code."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] in ("copy", "cloudpickle", "dill"):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def nonlinear(

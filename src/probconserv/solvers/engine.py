@@ -230,9 +230,10 @@ def _single(
     points = [rows for rows in laws if rows.map.is_points]
     bands: list[Rows] = []
     for rows in laws:
-        alone = len(laws) == 1 or torch.Size(shapes[rows.first][:-1]).numel() >= MANY
         again = any(rows.first == other.first for other in bands)
-        if banded and alone and rows.map.is_difference and not again:
+        if not banded or not rows.map.is_difference or again:
+            continue  # without a look at the sizes, to which an exported program would be tied
+        if len(laws) == 1 or torch.Size(shapes[rows.first][:-1]).numel() >= MANY:
             bands.append(rows)
     single = [*points, *bands]
     if not single:

@@ -3,7 +3,9 @@
 import functools
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +29,7 @@ from .values import unravelled as unravelled
 from .values import whole as whole
 
 ArrayLike: TypeAlias = Tensor | NDArray[Any] | np.generic | Sequence[Any] | float
+LOOKS = ContextVar("looks", default=True)
 LARGEST = sys.float_info.max
 AT_POINTS = ("mean", "variance", "samples", "factor", "u", "field", "draws", "truth", "volumes")
 FILL = "Leave those points out, or fill them and leave them out with `where`."
@@ -34,10 +37,23 @@ WIDEN = "Convert one of them: only what loses no digit is converted here."
 
 
 def concrete(*tensors: Tensor) -> bool:
-    """Whether values can be looked at: not while compiling, nor inside `torch.func` transforms."""
-    if torch.compiler.is_compiling():
+    """Whether values can be looked at.
+
+    Not while compiling, inside `torch.func` transforms, nor inside `unlooked`.
+    """
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or not LOOKS.get():
         return False
     return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
+
+
+@contextmanager
+def unlooked() -> Iterator[None]:
+    """Inside, nothing looks at values, as in compiled code: a GPU is not waited for."""
+    before = LOOKS.set(False)
+    try:
+        yield
+    finally:
+        LOOKS.reset(before)
 
 
 def in_numpy(*tensors: Tensor) -> bool:
