@@ -45,6 +45,7 @@ from .inequalities.constrained import (
 from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
 from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
+from .sharded import condition_sharded, lies_in_shards
 from .unmeasured import Eliminated, eliminated
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
@@ -140,6 +141,8 @@ def condition(
     tensor([0.], dtype=torch.float64)
     """
     linear, curved, inequalities = _kinds(laws)
+    if lies_in_shards(field):
+        return cast(Any, condition_sharded(field, linear, (*curved, *inequalities)))
     if torch.compiler.is_dynamo_compiling() and (curved or inequalities or _looks(field)):
         outside: Any = torch.compiler.disable(condition)  # of what is compiled
         return outside(field, *laws, draws=draws, generator=generator)

@@ -36,6 +36,7 @@ class Map(Node):
     is_sum_along: bool = False  # whether a row is one sum along the last axis
     is_shared_sum: bool = False  # whether a row is one sum, with the same weights at every place
     reads_time: bool = False  # whether time is the first of the axes that a row reads
+    is_spread: bool = False  # whether rows are added up over several processes
 
     def apply(self, u: Tensor) -> Tensor:  # (*more, *places, *space) -> (*more, *places, *rows)
         return self.on(u.shape).apply(u)
@@ -57,6 +58,10 @@ class Map(Node):
     @abstractmethod
     def on(self, shape: Sequence[int]) -> "Map":
         """The same map for fields of one shape, its tensors with as many axes; or an error."""
+
+    def largest(self, x: float) -> float:
+        """The largest of a number, over the processes that a row is added up over."""
+        return x
 
     @property
     def tensors(self) -> list[Tensor]:

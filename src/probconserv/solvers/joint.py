@@ -76,7 +76,7 @@ class Joint(Together):
     @property
     def _is_simple(self) -> bool:
         """Whether the rows can be taken apart, and the prior is no stage with bands."""
-        if isinstance(self.prior, Banded):
+        if isinstance(self.prior, Banded) or self.rows[0].map.is_spread:
             return False
         return concrete(*self.prior._tensors(), *(t for r in self.rows for t in r._tensors()))
 
@@ -229,9 +229,9 @@ def surely(
 ) -> Fields:
     """`found`, what laws leave, and where it is lost in rounding what dense matrices say.
 
-    lead: how many first axes number the parts.
+    Of points on several processes it stays as it is. lead: how many first axes number the parts.
     """
-    if not any(map(any_of, lost)):
+    if laws[0].map.is_spread or not any(map(any_of, lost)):
         return found
     laws = tuple(law.over(root.shapes, lead) for law in laws)
     hard = torch.stack([summed(x, lead) > 0 for x in lost]).any(0)
