@@ -12,13 +12,14 @@ from typing import Any, NoReturn, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ..fields.covariances import Correlated, Independent, shared_axes
+from ..fields.covariances import Correlated, Independent
 from ..fields.gaussian import Diagonal, Field, LowRank, random_normals
 from ..fields.sharded import ShardNormals, spread_covariance
 from ..fields.state import State, as_field, covariance_of
 from ..laws.law import Law, Rows
+from ..laws.maps import Known
 from ..laws.sharded import cut
-from ..solvers.engine import solve
+from ..solvers.engine import free_axes, solve
 from ..solvers.shrinkage import shrunk
 from ..support import checks as check
 from ..support.checks import ArrayLike
@@ -333,6 +334,7 @@ def condition_sharded(
     shapes = [one.shape for one in shards]
     rows = tuple(law.to(field.device).on(field.names, shapes) for law in given)
     layout = ShardLayout(shards, _lead(field, rows, shapes))
+    rows = tuple(_by_points(one, layout) for one in rows)
     _check(field, rows, layout)
     sources: list[Tensor] = []
 
@@ -384,7 +386,22 @@ def _shards_of(field: Field | State) -> list[Shards]:
 def _lead(field: Any, rows: Sequence[Rows], shapes: Sequence[Sequence[int]]) -> int:
     """How many first axes number parts that neither laws nor directions tie together."""
     tied = [len(f.shape) - f.event_dims for f in field.parts if isinstance(f, LowRank)]
-    return min([shared_axes(shapes), *tied, *(one.places(shapes) for one in rows)])
+    return min([*tied, free_axes(rows, shapes)])
+
+
+def _by_points(rows: Rows, layout: ShardLayout) -> Rows:
+    """Values at the ends of an axis, or at one entry of it, as values at all of its points.
+
+    Where that axis is sharded, and numbers parts: then each process has its own points.
+    """
+    shapes, lead = [one.shape for one in layout.shards], layout.lead
+    places = rows.places(shapes)
+    cut = {axis for axis in layout.shards[rows.first].axes if axis is not None and axis >= places}
+    if not rows.map.is_points or places >= lead or not (cut or layout.tied):
+        return rows
+    found = rows.over(shapes, lead)
+    maps = tuple(None if m is None else Known(m.weights) for m in cast(Any, found.maps))
+    return cast(Rows, found._with(maps=maps, rounding=rows.rounding))
 
 
 def _check(field: Any, rows: Sequence[Rows], layout: ShardLayout) -> None:

@@ -96,7 +96,8 @@ class CutRows(Rows):
 
 def cut(rows: Rows, shards: Sequence[Shards], lead: int) -> CutRows:
     """The rows on what is here of fields in shards. lead: how many first axes number the parts."""
-    blocks = shards[rows.first].blocks[:lead]
+    places = rows.places([one.shape for one in shards])
+    blocks = shards[rows.first].blocks[: min(lead, places)]  # of values at points it may be less
     found = rows._at(tuple(slice(start, start + size) for start, size in blocks))
     new = CutRows.__new__(CutRows)
     new.__dict__.update(found.__dict__)
@@ -127,6 +128,7 @@ def _spread(m: Map, label: str, shards: Shards, lead: int, looks: Groups) -> Spr
     inner, flat = _here(m, label, shape, cuts), len(whole) - places
     found = SpreadMap(inner, ndim - first, whole[first:], flat, gathered)
     found.groups, found.looks, found.row_names = shards.groups(lead), looks, m.row_names
+    found.is_total = m.is_total
     return found
 
 

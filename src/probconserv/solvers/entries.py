@@ -131,7 +131,7 @@ class Entries:
         lead = broadcast_shapes(self.lead, x.shape[: x.ndim - axes])
         each = max(1, len(self.points) * math.prod(lead[1:]))
         step = max(1, CHUNK // each) if lead else 1
-        for start in range(0, lead[0] if lead else 1, step):
+        for start in range(0, max(lead[0], 1) if lead else 1, step):
             new, own = copy.copy(self), x
             if lead and step < lead[0]:
                 some = slice(start, start + step)
