@@ -4,6 +4,7 @@ Points have their numbers where they are. Directions that move points on several
 noise of rows that stand on several, have the same numbers on all of these.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +46,15 @@ class SpreadIndependent(Independent):
 class SpreadCorrelated(Correlated):
     """Directions that move points on several processes."""
 
+    shards: tuple[Shards, ...] = ()  # of each field
     groups: tuple[Groups, ...] = ()  # over which what is seen of each field is added up
+
+    def joined(self, lead: int) -> "Correlated":
+        dims = tuple(f.ndim - 1 - lead for f in self.directions)
+        if dims == self.dims:
+            return self
+        found = tuple(map(_expanded, self.directions, self.dims, dims, self.shards))
+        return self._with(directions=found, dims=dims)
 
     def seen(self, v: Fields) -> Tensor:
         total: Any = 0.0
@@ -65,9 +74,27 @@ def spread_covariance(
         return SpreadIndependent(covariance.variance)
     found = SpreadCorrelated.__new__(SpreadCorrelated)
     found.__dict__.update(covariance.__dict__)
-    found.groups = tuple(one.groups(lead) for one in shards)
+    found.shards, found.groups = tuple(shards), tuple(one.groups(lead) for one in shards)
     if rest:
+        zeros = tuple(f.new_zeros(f.shape[1:]) for f in found.directions)
         own = covariance.rest
-        zeros = tuple(torch.zeros_like(f[0]) if len(f) else f.new_zeros(f.shape[1:]) for f in found.directions)
         found.rest = SpreadIndependent(zeros if own is None else own.variance)
     return found
+
+
+def _expanded(directions: Tensor, old: int, new: int, shards: Shards) -> Tensor:
+    """Directions that move the last `old` axes, as those of all entries of more axes.
+
+    Of these each process has a block, and directions that do not move it are 0 there.
+    """
+    ndim = len(shards.shape)
+    between = range(ndim - new, ndim - old)
+    sizes = [shards.shape[axis] for axis in between]
+    size = math.prod(sizes)
+    if size == 1 or not len(directions):
+        return directions
+    places = torch.eye(size, dtype=directions.dtype, device=directions.device)
+    places = places.reshape(size, 1, *[1] * (ndim - new), *sizes, *[1] * old)
+    for axis in between:
+        places = places.narrow(2 + axis, *shards.blocks[axis])
+    return (places * directions).flatten(0, 1)

@@ -242,7 +242,8 @@ def _of_parts(
     values = values[(None,) * (places + 1 - values.ndim)]
     if law.present is not None:
         own = law.present.shape[:places]  # which may be 1 where places share them
-        present = law.present.expand((*own, *m.row_shape(shape)[places:])).reshape(*own, -1)
+        inner = m.row_shape(shape)[places:]
+        present = law.present.expand((*own, *inner)).reshape(*own, math.prod(inner))
         values = values * present[..., rows]
     values = same_once(values, lead)
     between = shape[lead:places]
