@@ -392,6 +392,8 @@ def audit(post: Posterior) -> None:
         raise InputError("`post` is known by draws: each was looked at when it was made.")
     if not isinstance(post, Posterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
+    if lies_in_shards(post):
+        raise InputError("`post` is in shards (DTensor): it was looked at when it was made.")
     if isinstance(post, FieldPosterior) and len(post._solved.mean) > 1:
         raise InputError("`post` is one field of a state: audit the state instead.")
     if isinstance(post._solved, NonlinearSolved) and post._solved.low:

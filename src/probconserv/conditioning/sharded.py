@@ -6,6 +6,7 @@ the same there, or agree over the processes: all go the same way, raise the same
 alike.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TypeVar, cast
 
@@ -35,6 +36,7 @@ from ..support.shards import (
     once,
     same_seed,
     shards_of,
+    size_of,
     spread,
 )
 from ..support.tree import Node
@@ -44,8 +46,8 @@ from .unmeasured import eliminated
 
 MOST_NUMBERS = 1 << 27  # rows times points of a process: 1 GiB
 OWN_PART = (
-    "Condition `field.to_local()` of each process by itself, where laws tie no shards together; or "
-    "the whole, `field.full_tensor()`."
+    "Condition what each process holds, `.to_local()`, where no law ties shards together; or the "
+    "whole, `.full_tensor()`."
 )
 Found = TypeVar("Found")
 
@@ -238,7 +240,7 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
         if self._local.layout.tied and isinstance(self.prior, LowRank) and self.prior.count:
-            _refuse("intervals of an ensemble")
+            _refuse("interval` of an ensemble, or `quantile")
         found = self._local.agreed(lambda: self._own._quantiles(*shares))
         return [self._whole(x) for x in found]
 
@@ -249,22 +251,22 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
         return self._whole(self._local.agreed(lambda: own.marginal_log_prob(here.to(own.dtype))))
 
     def log_prob(self, u: ArrayLike) -> Tensor:
-        _refuse("a joint density")
+        _refuse("log_prob")
 
     def _draw(self, normals: Any) -> Tensor:
-        _refuse("draws from given numbers")
+        _refuse("sample_with")
 
     def covariance(self) -> Tensor:
-        _refuse("a dense covariance")
+        _refuse("covariance")
 
     def to(self, device: torch.device | str) -> NoReturn:
-        _refuse("another device")
+        _refuse("to")
 
     def save(self, path: Any) -> NoReturn:
-        _refuse("a file")
+        _refuse("save")
 
     def _at(self, index: tuple[Any, ...]) -> NoReturn:
-        _refuse("single entries")
+        _refuse("index")
 
 
 class ShardedStatePosterior(Posterior, State, noun="Posterior"):
@@ -296,19 +298,19 @@ class ShardedStatePosterior(Posterior, State, noun="Posterior"):
         return {name: part._whole(u) for name, part, u in found}
 
     def to(self, device: torch.device | str) -> NoReturn:
-        _refuse("another device")
+        _refuse("to")
 
     def save(self, path: Any) -> NoReturn:
-        _refuse("a file")
+        _refuse("save")
 
     def _at(self, index: tuple[Any, ...]) -> NoReturn:
-        _refuse("single entries")
+        _refuse("index")
 
 
 def _refuse(what: str) -> NoReturn:
     raise InputError(
-        f"a posterior in shards has not {what}. Build the field of whole tensors, "
-        "`mean.full_tensor()`, and condition that."
+        f"`{what}` is not for posteriors in shards (DTensor). Gather what you need, as in "
+        "`post.mean.full_tensor()`, or condition a field of whole tensors."
     )
 
 
@@ -421,18 +423,12 @@ def _check(field: Any, rows: Sequence[Rows], layout: ShardLayout) -> None:
         )
     shapes = [one.shape for one in layout.shards]
     alone = len(rows) == 1 and all(m is None or m.is_disjoint for m in rows[0].maps)
-    size = max(len(shape) for shape in shapes)
-    count = 0
-    for one in rows:
-        whole = one.row_shape(shapes)
-        count += torch.Size(whole[layout.lead :]).numel()
-    parts = max(torch.Size(shape).numel() for shape in shapes)
-    for group in layout.active:
-        parts = -(-parts // group.size())
-    if not alone and count * parts > MOST_NUMBERS:
+    count = sum(math.prod(one.row_shape(shapes)[layout.lead :]) for one in rows)
+    parts = max(map(math.prod, shapes)) // size_of(layout.active)
+    if not alone and count * max(count, parts) > MOST_NUMBERS:
         raise InputError(
-            f"`laws` have {count} rows that read points on several processes, too many for a dense "
-            f"matrix. Shard the axes of batch or time instead ({size} axes), or give fewer rows."
+            f"`laws` have {count} rows for points on several processes, too many for a dense matrix "
+            f"beside {parts} points. Shard the axes of batch or time instead, or give fewer rows."
         )
 
 

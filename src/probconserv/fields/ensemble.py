@@ -9,6 +9,7 @@ import torch
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
+from ..support.shards import is_sharded, shards_of
 from .covariances import shared_axes
 from .gaussian import LowRank
 from .state import State
@@ -109,6 +110,11 @@ def _of_one(
     name: str, members: ArrayLike, variance: ArrayLike, batch_dims: int, shrinkage: float | None
 ) -> LowRank:
     given, own = check.alike(**{name: members, "variance": variance})
+    if is_sharded(given) and 0 in shards_of(name, given).axes:
+        raise InputError(
+            f"`{name}` is sharded along axis 0, that of the members: each process needs all of them "
+            "at its points. Use .redistribute(placements=[...]) with Shard of another axis."
+        )
     check.finite(name, given)
     if given.ndim < 2 or given.shape[0] < 2:
         raise InputError(
