@@ -160,7 +160,9 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
 
     prior: Field
 
-    def __init__(self, prior: Field, given: tuple[Law, ...], local: LocalSolved, number: int) -> None:
+    def __init__(
+        self, prior: Field, given: tuple[Law, ...], local: LocalSolved, number: int
+    ) -> None:
         self.prior, self._given, self._local, self._number = prior, given, local, number
 
     @property
@@ -175,7 +177,7 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
     def _shards(self) -> Shards:
         return self._local.layout.shards[self._number]
 
-    def _whole(self, x: Tensor) -> Tensor:
+    def _sharded(self, x: Tensor) -> Tensor:
         return self._local.whole(x, self._shards)
 
     @property
@@ -198,7 +200,7 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
     @property
     def mean(self) -> Tensor:  # type: ignore[override]
         """The mean of each point, which obeys exact laws."""
-        return self._whole(self._own.mean)
+        return self._sharded(self._own.mean)
 
     @property
     def point(self) -> Tensor:
@@ -208,11 +210,11 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
     @property
     def variance(self) -> Tensor:  # type: ignore[override]
         """The variance of each point."""
-        return self._whole(self._own.variance)
+        return self._sharded(self._own.variance)
 
     @property
     def std(self) -> Tensor:
-        return self._whole(self._own.std)
+        return self._sharded(self._own.std)
 
     @property
     def log_evidence(self) -> Tensor:
@@ -225,30 +227,30 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
         The generator of the first process counts; the numbers hang on how many processes there are.
         """
         draws = self._local.agreed(lambda: self._local.draws(n, generator))
-        return self._whole(draws[self._number])
+        return self._sharded(draws[self._number])
 
     def members(self) -> Tensor:  # (S, *shape)
         """The members of an `Ensemble`, moved so that each obeys exact laws."""
-        return self._whole(self._local.agreed(lambda: self._own.members()))
+        return self._sharded(self._local.agreed(lambda: self._own.members()))
 
     def covariance_times(self, v: ArrayLike) -> Tensor:
         more = len(getattr(v, "shape", ())) - len(self.shape)
         if not is_sharded(v) or more < 0:
             raise InputError("`v` must be a DTensor in the shape of the field.")
         shards = self._shards
-        return self._whole(self._own.covariance_times(shards.part(v, more)))
+        return self._sharded(self._own.covariance_times(shards.part(v, more)))
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
         if self._local.layout.tied and isinstance(self.prior, LowRank) and self.prior.count:
             _refuse("interval` of an ensemble, or `quantile")
         found = self._local.agreed(lambda: self._own._quantiles(*shares))
-        return [self._whole(x) for x in found]
+        return [self._sharded(x) for x in found]
 
     def marginal_log_prob(self, u: ArrayLike) -> Tensor:
         if not is_sharded(u) or cast(Tensor, u).shape != self.shape:
             raise InputError("`u` must be a DTensor in the shape of the field.")
         own, here = self._own, self._shards.part(u)
-        return self._whole(self._local.agreed(lambda: own.marginal_log_prob(here.to(own.dtype))))
+        return self._sharded(self._local.agreed(lambda: own.marginal_log_prob(here.to(own.dtype))))
 
     def log_prob(self, u: ArrayLike) -> Tensor:
         _refuse("log_prob")
@@ -295,7 +297,7 @@ class ShardedStatePosterior(Posterior, State, noun="Posterior"):
         """Joint draws of all fields, each of which obeys exact laws."""
         draws = self._local.agreed(lambda: self._local.draws(n, generator))
         found = zip(self.names, self.parts, draws, strict=True)
-        return {name: part._whole(u) for name, part, u in found}
+        return {name: part._sharded(u) for name, part, u in found}
 
     def to(self, device: torch.device | str) -> NoReturn:
         _refuse("to")
@@ -403,7 +405,7 @@ def _by_points(rows: Rows, layout: ShardLayout) -> Rows:
         return rows
     found = rows.over(shapes, lead)
     maps = tuple(None if m is None else Known(m.weights) for m in cast(Any, found.maps))
-    return cast(Rows, found._with(maps=maps, rounding=rows.rounding))
+    return found._with(maps=maps, rounding=rows.rounding)
 
 
 def _check(field: Any, rows: Sequence[Rows], layout: ShardLayout) -> None:
@@ -476,7 +478,7 @@ def _looked_at(
     if not holds:
         before = way.sizes(before) if hasattr(way, "sizes") else before
         check_met(found.laws, found.mean, before, way.root, slack)
-    wrong = not all(bool(x.isfinite().all()) for x in found.mean)
+    wrong = not all(math.isfinite(x.sum()) or bool(x.isfinite().all()) for x in found.mean)
     if most_over([wrong], tied, found.mean[0])[0]:
         raise InfeasibleError(NOT_WEIGHED)
     check_weighed(found.laws, found.mean, way, found.residuals)

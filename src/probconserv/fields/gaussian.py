@@ -575,9 +575,10 @@ def _squared(mean: ArrayLike, variance: ArrayLike | None, std: ArrayLike) -> tup
     square = given.square()
     lost = (square.isinf() | (square == 0)) & (finite > 0)
     if check.concrete(lost) and check.any_of(lost):
+        least, _ = check.ends("std", given.masked_fill(~lost, math.inf))
         raise InputError(
-            f"`std` of {check.ends('std', given.masked_fill(~lost, math.inf))[0]:.3g} has a square that {given.dtype} does not hold. "
-            "Give it in float64, or in another unit."
+            f"`std` of {least:.3g} has a square that {given.dtype} does not hold. Give it in "
+            "float64, or in another unit."
         )
     return found, square
 

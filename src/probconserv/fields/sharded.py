@@ -21,12 +21,15 @@ from .gaussian import Normals, random_normals
 class ShardNormals:
     """Standard normal numbers, for `n` draws on axis 0: those that processes share when called."""
 
-    def __init__(self, n: int, seed: int, shards: Sequence[Shards], lead: int, like: Tensor) -> None:
+    def __init__(
+        self, n: int, seed: int, shards: Sequence[Shards], lead: int, like: Tensor
+    ) -> None:
         """lead: how many first axes number the parts: what is shared differs along these alone."""
         together = generator_of(seed, "rows", shards[0].before(lead).place(), like=like)
         self.shared = random_normals(n, together, like.device)
         each = (
-            generator_of(seed, f"points {i}", one.place(), like=like) for i, one in enumerate(shards)
+            generator_of(seed, f"points {i}", one.place(), like=like)
+            for i, one in enumerate(shards)
         )
         self.points = [random_normals(n, own, like.device) for own in each]
 

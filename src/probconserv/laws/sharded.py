@@ -118,9 +118,8 @@ def _spread(m: Map, label: str, shards: Shards, lead: int, looks: Groups) -> Spr
     ndim = len(shards.shape)
     shape = (*shards.local_shape[:lead], *shards.shape[lead:])
     places, whole = ndim - m.dims, m.row_shape(shape)
-    cuts: Cuts = {
-        axis - ndim: shards.blocks[axis] for axis in {*shards.axes} - {None} if axis >= lead
-    }
+    tied = [axis for axis in shards.axes if axis is not None and axis >= lead]
+    cuts: Cuts = {axis - ndim: shards.blocks[axis] for axis in tied}
     first = min([places, *(axis + ndim for axis in cuts)])
     gathered = {
         axis + ndim - len(whole): block for axis, block in cuts.items() if axis + ndim < places

@@ -172,8 +172,8 @@ def plain(name: str, x: Any) -> Any:
     """`x`, which is no DTensor."""
     if is_sharded(x):
         raise InputError(
-            f"`{name}` is a DTensor; here it must be a plain tensor, the whole and the same on every "
-            "process. Use .full_tensor()."
+            f"`{name}` is a DTensor; here it must be a plain tensor, the whole and the same on "
+            "every process. Use .full_tensor()."
         )
     return x
 

@@ -191,7 +191,9 @@ def once(x: Tensor, groups: Groups) -> Tensor:
     return as_if(x, x / size_of(groups)) if groups else x
 
 
-def agreed(problem: Exception | None, numbers: Sequence[float], groups: Groups, like: Tensor) -> Any:
+def agreed(
+    problem: Exception | None, numbers: Sequence[float], groups: Groups, like: Tensor
+) -> Any:
     """`most_over`; where some process has a problem, all raise that of the first."""
     failed, *found = most_over([float(problem is not None), *numbers], groups, like)
     if not failed:
@@ -211,7 +213,7 @@ def _packed(problem: Exception) -> tuple[type[Exception], str]:
     return RuntimeError, f"a process failed: {type(problem).__name__}: {problem}"
 
 
-def generator_of(seed: int, *place: int | str, like: Tensor) -> torch.Generator:
+def generator_of(seed: int, *place: object, like: Tensor) -> torch.Generator:
     """Random numbers of their own for each place."""
     words = hashlib.sha256(repr((seed, *place)).encode()).digest()
     return torch.Generator(like.device).manual_seed(int.from_bytes(words[:8], "big") >> 1)
