@@ -112,7 +112,7 @@ def _of_one(
     given, own = check.alike(**{name: members, "variance": variance})
     if is_sharded(given) and 0 in shards_of(name, given).axes:
         raise InputError(
-            f"`{name}` is sharded along axis 0, that of the members: a process needs all of them at "
+            f"`{name}` is sharded along axis 0, that of the members: each process needs all at "
             "its points. Use .redistribute(placements=[...]) with Shard of another axis."
         )
     check.finite(name, given)
