@@ -47,6 +47,10 @@ def index(n):
     assert conserves(n["law"], n["post"])
 
 
+def several_gpus(n):
+    assert conserves(n["law"], n["whole"])
+
+
 def start(n):
     assert conserves(n["law"], n["post"].mean, n["draws"])
 

@@ -25,6 +25,11 @@ LEAST_NUMBER = 2.0  # of components that should still count
 LEAST_OF_ALL = 0.1  # of the components, where they are many
 LEAST_OF_TWO = 1.1  # of two components: the lesser one has 5 %
 MOST_DECIMALS = 9  # of values that were written down
+NOT_WEIGHED = (
+    "rows with hardly any `noise` contradict each other, or the prior is so wide beside the "
+    "`noise`, or numbers are so large, that float64 cannot weigh them. Give the laws more `noise`, "
+    "the prior less variance, or leave out laws that repeat others."
+)
 CONTRADICTED = 16 * torch.finfo(torch.float32).eps  # the most that values of other rows are rounded
 
 
@@ -151,11 +156,7 @@ def check_weighed(laws: tuple[Rows, ...], u: Fields, way: Way, residuals: Sequen
         terms = sum(float(size.amax()) for rows in laws if (size := _size(rows, u)).numel())
         right = bool((off.abs() <= WEIGHED * (residuals[-1].abs().amax() + WEIGHED * terms)).all())
     if not right:
-        raise InfeasibleError(
-            "rows with hardly any `noise` contradict each other, or the prior is so wide beside "
-            "the `noise`, or numbers are so large, that float64 cannot weigh them. Give the laws "
-            "more `noise`, the prior less variance, or leave out laws that repeat others."
-        )
+        raise InfeasibleError(NOT_WEIGHED)
 
 
 @torch.no_grad()
@@ -163,7 +164,11 @@ def warn_if_far(square: Tensor | None, moved: Fields, prior: Sequence[Field]) ->
     """A move of a point, in its standard deviations, is at most the square root of `square`."""
     if square is not None and (not square.numel() or float(square.max()) <= FAR**2):
         return
-    far = largest_move(moved, prior)
+    warn_of_move(largest_move(moved, prior))
+
+
+def warn_of_move(far: float) -> None:
+    """far: the largest move of a point, in its standard deviations."""
     if far > FAR:
         warn_far(far)
 

@@ -53,6 +53,7 @@ from .inequalities.constrained import (
 from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
 from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
+from .sharded import condition_sharded, lies_in_shards
 from .swept import Swept, swept
 from .swept_joint import swept_joint
 from .swept_members import swept_members
@@ -155,6 +156,8 @@ def condition(
         check.generator(generator)
         return quick
     linear, curved, inequalities = _kinds(laws)
+    if lies_in_shards(field):
+        return cast(Any, condition_sharded(field, linear, (*curved, *inequalities)))
     if torch.compiler.is_dynamo_compiling() and (curved or inequalities or _looks(field)):
         outside: Any = torch.compiler.disable(condition)  # of what is compiled
         return outside(field, *laws, draws=draws, generator=generator)
@@ -414,6 +417,8 @@ def audit(post: Posterior) -> None:
         raise InputError("`post` is known by draws: each was looked at when it was made.")
     if not isinstance(post, Posterior):
         raise InputError(f"`post` must come from `condition`; got {type(post).__name__}.")
+    if lies_in_shards(post):
+        raise InputError("`post` is in shards (DTensor): it was looked at when it was made.")
     if isinstance(post, FieldPosterior) and len(post._solved.mean) > 1:
         raise InputError("`post` is one field of a state: audit the state instead.")
     if isinstance(post._solved, NonlinearSolved) and post._solved.low:

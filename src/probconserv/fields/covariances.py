@@ -151,7 +151,7 @@ class Correlated(Node):
 def _product(x: Tensor, f: Tensor) -> Tensor:
     """x f of each part; of directions that all parts share as one product."""
     f = same_once(f, f.ndim - 2)
-    shared = f.ndim > 2 and f[..., 0, 0].numel() == 1
+    shared = f.ndim > 2 and math.prod(f.shape[:-2]) == 1
     return x @ (f.reshape(f.shape[-2:]) if shared else f)
 
 

@@ -6,6 +6,7 @@ from typing import overload
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
+from ..support.shards import is_sharded, shards_of
 from .covariances import shared_axes
 from .gaussian import LowRank, may_wait
 from .state import State
@@ -106,6 +107,11 @@ def _of_one(
     name: str, members: ArrayLike, variance: ArrayLike, batch_dims: int, shrinkage: float | None
 ) -> LowRank:
     given, own = check.alike(**{name: members, "variance": variance})
+    if is_sharded(given) and 0 in shards_of(name, given).axes:
+        raise InputError(
+            f"`{name}` is sharded along axis 0, that of the members: each process needs all at "
+            "its points. Use .redistribute(placements=[...]) with Shard of another axis."
+        )
     if not may_wait(given):
         check.finite(name, given)
     if given.ndim < 2 or given.shape[0] < 2:

@@ -616,7 +616,7 @@ def random_normals(
 
 def endless(field: Field) -> str:
     """How many points have infinite variance."""
-    count = int((field.variance == math.inf).sum())
+    count = check.count(field.variance == math.inf)
     return f"{count} point{'s' * (count != 1)}"
 
 
@@ -662,15 +662,16 @@ def _squared(mean: ArrayLike, variance: ArrayLike | None, std: ArrayLike) -> tup
     if variance is not None:
         raise InputError(ONE_OF_BOTH.format("both"))
     found, given = check.alike(mean=mean, std=std)
-    finite = torch.where(given == math.inf, 0.0, given)  # infinite where nobody measured
+    finite = given.masked_fill(given == math.inf, 0.0)  # infinite where nobody measured
     check.finite("std", finite, 0)
     check.broadcasts("std", given, found.shape, "the mean")
     square = given.square()
     lost = (square.isinf() | (square == 0)) & (finite > 0)
-    if check.concrete(lost) and bool(lost.any()):
+    if check.concrete(lost) and check.any_of(lost):
+        least, _ = check.ends("std", given.masked_fill(~lost, math.inf))
         raise InputError(
-            f"`std` of {float(given[lost][0]):.3g} has a square that {given.dtype} does not hold. "
-            "Give it in float64, or in another unit."
+            f"`std` of {least:.3g} has a square that {given.dtype} does not hold. Give it in "
+            "float64, or in another unit."
         )
     return found, square
 

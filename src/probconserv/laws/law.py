@@ -465,7 +465,7 @@ class Law:
 def array_of(u: Any) -> Tensor:
     """An array, or the mean of a field, in float64."""
     field = hasattr(u, "covariance_times") and not isinstance(u, type)
-    return check.as_tensor("u", u.mean if field else u).double()
+    return check.as_tensor("u", check.plain("u", u.mean if field else u)).double()
 
 
 def as_times(times: Times | None) -> slice | tuple[int | bool, ...] | None:

@@ -36,6 +36,8 @@ class Map(Node):
     is_sum_along: bool = False  # whether a row is one sum along the last axis
     is_shared_sum: bool = False  # whether a row is one sum, with the same weights at every place
     reads_time: bool = False  # whether time is the first of the axes that a row reads
+    is_total: bool = True  # whether rows are sums that say how the errors of points go together
+    is_spread: bool = False  # whether rows are added up over several processes
 
     def apply(self, u: Tensor) -> Tensor:  # (*more, *places, *space) -> (*more, *places, *rows)
         return self.on(u.shape).apply(u)
@@ -57,6 +59,10 @@ class Map(Node):
     @abstractmethod
     def on(self, shape: Sequence[int]) -> "Map":
         """The same map for fields of one shape, its tensors with as many axes; or an error."""
+
+    def largest(self, x: float) -> float:
+        """The largest of a number, over the processes that a row is added up over."""
+        return x
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -141,7 +147,7 @@ class Sum(Disjoint):
 class Known(Sum):
     """A row for each point: the point where `weights` is 1, nothing where it is 0."""
 
-    is_points = True
+    is_points, is_total = True, False
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__(weights, 0)
@@ -203,7 +209,7 @@ class Regions(Disjoint):
 class Select(Map):
     """A row for each of some entries of one axis, or for one entry, without the axis."""
 
-    is_points = True
+    is_points, is_total = True, False
 
     def __init__(self, axis: int, entries: tuple[int, ...] | int, size: int = 0) -> None:
         """axis: from the end. size: of the axis, known after `on`."""
@@ -308,7 +314,7 @@ class SecondDifferences(Map):
 
     dims, row_names = 1, ("row",)
     made_of = loose = ("a", "b", "c")
-    is_difference = True
+    is_difference, is_total = True, False
 
     def __init__(self, a: Tensor, b: Tensor, c: Tensor) -> None:  # (M - 2,) each
         self.a, self.b, self.c, self.rows_of_place = a, b, c, (len(a),)

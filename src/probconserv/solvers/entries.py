@@ -131,7 +131,7 @@ class Entries:
         lead = broadcast_shapes(self.lead, x.shape[: x.ndim - axes])
         each = max(1, len(self.points) * math.prod(lead[1:]))
         step = max(1, CHUNK // each) if lead else 1
-        for start in range(0, lead[0] if lead else 1, step):
+        for start in range(0, max(lead[0], 1) if lead else 1, step):
             new, own = copy.copy(self), x
             if lead and step < lead[0]:
                 some = slice(start, start + step)
@@ -242,7 +242,8 @@ def _of_parts(
     values = values[(None,) * (places + 1 - values.ndim)]
     if law.present is not None:
         own = law.present.shape[:places]  # which may be 1 where places share them
-        present = law.present.expand((*own, *m.row_shape(shape)[places:])).reshape(*own, -1)
+        inner = m.row_shape(shape)[places:]
+        present = law.present.expand((*own, *inner)).reshape(*own, math.prod(inner))
         values = values * present[..., rows]
     values = same_once(values, lead)
     between = shape[lead:places]

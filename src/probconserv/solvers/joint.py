@@ -76,15 +76,31 @@ class Joint(Together):
     @property
     def _is_simple(self) -> bool:
         """Whether the rows can be taken apart, and the prior is no stage with bands."""
-        if isinstance(self.prior, Banded):
+        if isinstance(self.prior, Banded) or self.rows[0].map.is_spread:
             return False
         return concrete(*self.prior._tensors(), *(t for r in self.rows for t in r._tensors()))
 
     def _columns(self, prior: Any) -> Fields:
         """Sigma G^T, with the rows on axis 0."""
+        return prior.times(self._transposed())
+
+    def _transposed(self) -> Fields:
+        """G^T, with the rows on axis 0."""
         count = self.noise.shape[-1]
         eye = torch.eye(count, dtype=torch.float64, device=self.noise.device)
-        return prior.times(self.adjoint(eye.reshape(count, *[1] * self.lead, count)))
+        return self.adjoint(eye.reshape(count, *[1] * self.lead, count))
+
+    def _without_fixed(self, found: Fields) -> Fields:
+        """The variances, 0 at points that an exact row reads alone."""
+        ones = tuple(torch.ones_like(v) for v in self.prior.variance)
+        sizes = self.flat([rows.entrywise(1).apply(ones) for rows in self.rows])
+        sizes = torch.where(self.exact & (sizes > 0), sizes, torch.inf).movedim(-1, 0)
+        fixed = (
+            None if g is None else (g.abs() >= sizes[(..., *[None] * (g.ndim - sizes.ndim))]).any(0)
+            for g in self._transposed()
+        )
+        pairs = zip(found, fixed, strict=True)
+        return tuple(v if at is None else torch.where(at, 0.0, v) for v, at in pairs)
 
     def gram(self, prior: Any) -> Tensor:  # (*lead or 1, K, K)
         """G Sigma G^T; of directions H H^T with H = G F^T: each row is rounded once."""
@@ -146,6 +162,8 @@ class Joint(Together):
         if not self._is_simple:
             pairs = zip(self.prior.variance, self._columns(self.prior), strict=True)
             found = tuple([v if x is None else v - self._explained_by(x, v) for v, x in pairs])
+            if self.rows[0].map.is_spread:
+                found = self._without_fixed(found)
             return found if isinstance(self.prior, Banded) else tuple(v.clamp_min(0) for v in found)
         before, entries = side_by_side(self.prior.variance, self.lead), self._entries
         inverse = self.factor.inverse
@@ -229,9 +247,9 @@ def surely(
 ) -> Fields:
     """`found`, what laws leave, and where it is lost in rounding what dense matrices say.
 
-    lead: how many first axes number the parts.
+    Of points on several processes it stays as it is. lead: how many first axes number the parts.
     """
-    if not any(map(any_of, lost)):
+    if laws[0].map.is_spread or not any(map(any_of, lost)):
         return found
     laws = tuple(law.over(root.shapes, lead) for law in laws)
     hard = torch.stack([summed(x, lead) > 0 for x in lost]).any(0)

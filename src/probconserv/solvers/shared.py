@@ -61,7 +61,7 @@ class Shared(Node):
     @property
     def shared(self) -> Correlated:
         """What is left of the directions: V^T (F - gain of G F^T), V V^T the covariance of z."""
-        moved = Correlated(self.moved, None, self.root.dims, ())
+        moved = self.root._with(directions=self.moved, rest=None, _rounding=())
         pairs = zip(moved.matrices, self.moved, strict=True)
         found = tuple(unblocks(self.latent.left(rows), f.shape) for rows, f in pairs)
         return moved._with(directions=found)

@@ -71,7 +71,7 @@ def _mix_of(members: Sequence[Any], laws: Sequence[Rows]) -> Mix:
     sums: list[tuple[Tensor, Tensor, Tensor]] = []
     for rows in laws:
         read = any(f is not None and m is not None for f, m in zip(members, rows.maps, strict=True))
-        if read and not (rows.map.is_points or rows.map.is_difference):
+        if read and rows.map.is_total:
             spread = rows.apply(factors).square().sum(0)
             lead = min(lead, spread.ndim - len(rows.map.row_names))
             alone, together = rows.entrywise(2).apply(variances), rows.apply(stds).square()

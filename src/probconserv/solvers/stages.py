@@ -222,15 +222,21 @@ class Numbers(ByRow):
 
         squares: tuple[Any, ...] = self.squares.maps
         each = [*zip(before, inverse, squares, strict=True)]
-        if concrete(self.inverse):
+        map_ = self.rows[0].map
+        if concrete(self.inverse) and not (map_.is_spread and self._has_gradient):
             found = tuple(
                 by_slices(left, d, v, m.weights) if m is not None and d.numel() else d
                 for d, v, m in each
             )
-            if most <= 1 - CARE:
+            if map_.largest(most) <= 1 - CARE:
                 return found
         lost = (None if m is None else m.weights * d * v for d, v, m in each)
         return self._with_care(tuple(lost))
+
+    @property
+    def _has_gradient(self) -> bool:
+        """Then all processes take the same steps, whatever they hold."""
+        return not may_overwrite(self.inverse, *self.prior.variance)
 
     def _with_care(self, lost: Fields) -> Fields:
         """Where one point has most of a row's variance, what is left is the share of the others."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from .errors import InputError
+from .shards import count_of, ends_of, is_sharded, replicated
 from .tolerances import EPS
 from .values import between as between
 from .values import choice as choice
@@ -76,9 +77,22 @@ def numbers(*scalars: Tensor) -> list[float]:
     return [*map(Tensor.item, scalars)]
 
 
+def ends(name: str, x: Tensor) -> tuple[float, float]:
+    """The least and the largest number, of shards those of all processes."""
+    if is_sharded(x):
+        return ends_of(name, x)
+    low, high = numbers(*x.aminmax())
+    return low, high
+
+
 def any_of(x: Tensor) -> bool:
     """Whether some entry is true; yes, where values cannot be looked at."""
-    return not concrete(x) or bool(x.any())
+    return not concrete(x) or (count(x) > 0 if is_sharded(x) else bool(x.any()))
+
+
+def count(x: Tensor) -> int:
+    """How many entries are true, of shards on all processes."""
+    return count_of(x) if is_sharded(x) else int(x.sum())
 
 
 def tensor(name: str, x: ArrayLike, like: Tensor | None = None, of: str = "") -> Tensor:
@@ -146,7 +160,7 @@ def _is_masked(x: object) -> bool:
 
 def mask(given: ArrayLike, what: str = "point") -> Tensor:
     """`where`, true for what counts."""
-    counts = raw("where", given)
+    counts = raw("where", plain("where", given))
     if counts.dtype != torch.bool or counts.layout != torch.strided:
         raise InputError(f"`where` must be boolean, True where a {what} counts; got {given!r:.60}.")
     return counts
@@ -154,7 +168,7 @@ def mask(given: ArrayLike, what: str = "point") -> Tensor:
 
 def integers(name: str, given: ArrayLike, what: str) -> Tensor:
     """Whole numbers, as int64."""
-    found = raw(name, given)
+    found = raw(name, plain(name, given))
     real = found.is_floating_point() or found.is_complex() or found.dtype == torch.bool
     if real or found.layout != torch.strided:
         raise InputError(f"`{name}` must be whole numbers {what}; got {found.dtype}.")
@@ -165,9 +179,19 @@ def wide(name: str, x: ArrayLike, least: float = -np.inf, hint: str = "") -> Ten
     """`x` as a finite float64 tensor of its own, nowhere below `least`: what a law is made of."""
     if isinstance(x, float | int) and least <= x <= LARGEST:  # a number that is fine
         return torch.from_numpy(np.array(x, float))  # faster than a tensor made by torch
-    found = as_tensor(name, x)
+    found = as_tensor(name, plain(name, x))
     finite(name, found, least, hint)
     return own(found, x)
+
+
+def plain(name: str, x: Any) -> Any:
+    """`x`, which is no DTensor."""
+    if is_sharded(x):
+        raise InputError(
+            f"`{name}` is a DTensor; here it must be a plain tensor, the whole and the same on "
+            "every process. Use .full_tensor()."
+        )
+    return x
 
 
 def rounding_of(given: Any) -> float:
@@ -193,6 +217,9 @@ def alike(**given: ArrayLike) -> list[Tensor]:
     tensors = {name: as_tensor(name, x) for name, x in given.items()}
     (first_name, first), *rest = tensors.items()
     kind = first.dtype, first.device
+    if any(map(is_sharded, tensors.values())):
+        tensors = replicated(tensors)
+        (first_name, first), *rest = tensors.items()
     if not [t for _, t in rest if not t.ndim or (t.dtype, t.device) != kind]:
         return [*tensors.values()]
     sized = [t.dtype for t in tensors.values() if t.ndim] or [first.dtype]
@@ -222,13 +249,13 @@ def finite(name: str, x: Tensor, least: float = -np.inf, hint: str = "") -> None
     if not (x.numel() and concrete(x)):
         return
     x = x.detach() if x.requires_grad else x
-    if least == -np.inf:
+    if least == -np.inf and not is_sharded(x):
         one = x if x.numel() == 1 else x.sum()  # cheaper; a sum may overflow, see below
         if math.isfinite(one.item()):
             return
-    low, high = numbers(*x.aminmax())
+    low, high = ends(name, x)
     if not (math.isfinite(low) and math.isfinite(high)):
-        bad = int((~x.isfinite()).sum())
+        bad = count(~x.isfinite())
         raise InputError(
             f"`{name}` must be finite; {bad} of its {x.numel()} values are NaN or infinite. "
             + (FILL if name in AT_POINTS else "Correct those entries, or leave them out.")
@@ -243,12 +270,17 @@ def moments(mean: Tensor, variance: Tensor, hint: str) -> bool:
 
     One look, which a GPU is waited for once.
     """
-    if mean.numel() and variance.numel() and concrete(mean, variance):
+    if is_sharded(variance) and variance.numel():
+        finite("mean", mean)
+        low, high = ends_of("variance", variance)
+        if low >= 0:
+            return high == math.inf
+    elif mean.numel() and variance.numel() and concrete(mean, variance):
         total, low, high = numbers(mean.sum(), *variance.aminmax())
         if math.isfinite(total) and low >= 0:
             return high == math.inf
     finite("mean", mean)
-    endless = bool(variance.numel()) and concrete(variance) and bool((variance == math.inf).any())
+    endless = bool(variance.numel()) and concrete(variance) and any_of(variance == math.inf)
     finite("variance", variance.nan_to_num(math.nan, 0.0) if endless else variance, 0, hint)
     return endless
 
@@ -258,7 +290,7 @@ def axis(name: str, given: ArrayLike, least: int = 2) -> tuple[Tensor, Any]:
 
     The steps are an array of NumPy where they can be: short arrays are faster there.
     """
-    x = as_tensor(name, given)
+    x = as_tensor(name, plain(name, given))
     if x.ndim == 1 and x.shape[0] >= max(least, 2) and in_numpy(x):
         points = x.numpy().astype(float)  # a copy
         with np.errstate(all="ignore"):
