@@ -97,7 +97,7 @@ def swept_members(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
         return None
     if len(laws) != 1 or not isinstance(laws[0], Law) or carries_derivatives():
         return None
-    members, _ = field._unseen
+    (members,) = field._unseen
     plan = None if len(members) > MOST else plan_of(laws[0], members[0])
     if plan is None or plan.listed is not None or plan.rows.present is not None:
         return None

@@ -491,28 +491,27 @@ class LowRank(Field):
         field.event_dims, field.shrinkage = event_dims, shrinkage
         bare = isinstance(rest, float | int) and rest == 0
         field.count, field.rounding = len(members), torch.finfo(members.dtype).eps
-        rest = check.as_tensor("variance", rest, members, "members")
         field.bare = bare
         if bare and may_wait(members) and not members.is_inference():
-            field._unseen, field._version = (members, rest), members._version
+            field._unseen, field._version = (members,), members._version
         else:
             field._take(members, rest)
         return field
 
     def _look(self) -> None:
-        members, rest = self._unseen
+        (members,) = self._unseen
         if self._version != members._version:
             raise InputError(
                 "`members` were changed in place after `Ensemble` took them, before it was used. "
                 "Give it a clone: `Ensemble(members.clone())`."
             )
-        self._take(members, rest)
+        self._take(members, 0.0)
         del self._unseen
 
-    def _take(self, members: Tensor, rest: Tensor) -> None:
+    def _take(self, members: Tensor, variance: ArrayLike) -> None:
         check.finite("members", members)
         scale = 1 / math.sqrt(len(members) - 1)
-        if not may_overwrite(members):
+        if type(members) is not Tensor or not may_overwrite(members):
             wide = members.double()
             mean = wide.mean(0)
             self.factor = ((wide - mean) * scale).to(members.dtype)
@@ -520,7 +519,7 @@ class LowRank(Field):
             mean, self.factor = members.mean(0, dtype=torch.float64), torch.empty_like(members)
             for member, own in zip(members, self.factor, strict=True):
                 own.copy_((member.double() - mean) * scale)
-        self.mean = mean.to(members.dtype)
+        self.mean, rest = check.alike(mean=mean.to(members.dtype), variance=variance)
         if check.moments(self.mean, rest, SQUARE_IT):
             raise InputError(f"`variance` is infinite, which {UNMEASURED}")
         self.rest = _expanded(rest, self.mean)
