@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ._grid import Levels
-from ._solve import Air, Block, Columns, Laws, Solver, content
+from ._solve import Air, Block, Columns, Laws, Solver, totals
 from ._std import CHANGED, Error, of_change
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time
@@ -178,20 +178,22 @@ def _blocks(task: Closing, whole: bool) -> Iterator[Block]:
 def _missing(task: Closing, blocks: Sequence[Block], columns: Sequence[Columns]) -> Tensor:
     """What the laws ask for less what is there, (batch, 3)."""
     pairs = zip(blocks, columns, strict=True)
-    found = [at.content(task.duration) @ each.weights for each, at in pairs]
-    return task.target - reduce(torch.add, found)
+    return task.target - reduce(torch.add, [b.totals(at, task.duration) for b, at in pairs])
 
 
 def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
     """Dry air, water and energy of a state, means over the sphere, (batch, 3), float64."""
     if _is_whole(air):
-        held = air.held(levels.layers(air.pressure), air.vapour, air.temperature)
-        return content(held, air.pressure) @ weights
+        return _totals_of(air, levels, weights)
     batch, count, size = air.vapour.shape
     found = torch.zeros(batch, 3, dtype=torch.float64, device=weights.device)
     for m in parts(batch, 1):
         for c in parts(size, max(1, BLOCK // count)):
-            own = air.of(m, c)
-            held = own.held(levels.layers(own.pressure), own.vapour, own.temperature)
-            found[m] += content(held, own.pressure) @ weights[c]
+            found[m] += _totals_of(air.of(m, c), levels, weights[c])
     return found
+
+
+def _totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
+    layers = levels.layers(air.pressure)
+    held = air.counted(layers) | {1: layers.held(air.vapour), 2: layers.held(air.temperature)}
+    return totals(held, air.pressure, weights, layers.shares)
