@@ -1,6 +1,5 @@
 """One step of all members: sums over columns, the solve, the update, in parts that fit a cache."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -24,9 +23,15 @@ class Precision(NamedTuple):
     enough: float  # at which rounds end
     tolerance: float  # at which they do if they bring no more
     traced: int  # how many rounds there are where values cannot be looked at
+    blind: int  # how many nearly always do: a GPU makes these before it is waited for
+
+    def ends(self, worst: float, last: float) -> bool:
+        """Whether rounds end with this share of the totals missing, and that before."""
+        settled = worst <= self.tolerance and worst > last / 2
+        return settled or not worst > self.enough  # NaN, or all is well
 
 
-FINE, COARSE = Precision(5e-15, 1e-11, 3), Precision(4e-8, 1e-6, 2)  # of float64, of less
+FINE, COARSE = Precision(5e-15, 1e-11, 3, 3), Precision(4e-8, 1e-6, 2, 1)  # of float64, of less
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,21 +90,23 @@ class Closed:
     asked: Tensor  # (batch, 3), what the laws ask for beyond what the state holds
     missing: Tensor  # (batch, 3), what of that is left
     far: Tensor  # (batch,), about the square of the largest move in standard deviations
-    worst: float  # that as a share of the totals
+    worst: Tensor  # (2,), that as a share of the totals, in the last round and in that before
 
 
-def close(task: Closing) -> Closed:
-    """The state that closes the budgets."""
+def close(task: Closing, rounds: int | None = None) -> Closed:
+    """The state that closes the budgets, by so many rounds, or until they hold."""
     air = task.air
     widths = (x for error in task.errors.values() for x in error.tensors)
     if _is_whole(air, task.rain, task.target, *widths, *task.before.values()):
-        return _closed(task, None)
+        return _closed(task, rounds, None)
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
-    found = [_closed(task.of(m), (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)]
+    found = [
+        _closed(task.of(m), rounds, (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)
+    ]
     names = ("pressure", "rain", "fallen", "asked", "missing", "far")
     joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
-    worst = max((c.worst for c in found), key=lambda x: (math.isnan(x), x))
+    worst = torch.stack([c.worst for c in found]).amax(0)
     return Closed(vapour=out[0], temperature=out[1], worst=worst, **joined)
 
 
@@ -116,15 +123,16 @@ def parts(length: int, size: int) -> Iterator[slice]:
         yield slice(begin, min(begin + size, length))
 
 
-def _closed(task: Closing, out: tuple[Tensor, Tensor] | None) -> Closed:
+def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None) -> Closed:
     blocks = list(_blocks(task, out is None))
     into = [
         None if out is None else (out[0][..., b.columns], out[1][..., b.columns]) for b in blocks
     ]
     columns = [each.start for each in blocks]
     missing = started = _missing(task, blocks, columns)
-    scale, solver, multipliers, last, worst = task.scale(), None, None, 1.0, math.nan
-    for number in range(ROUNDS if task.audited else task.precision.traced):
+    scale, solver, multipliers, last = task.scale(), None, None, 1.0
+    worst = before = torch.ones_like(scale[0, 0])
+    for number in range(ROUNDS if rounds is None else rounds):
         if solver is None:
             solver = Solver.of(blocks, columns, task.laws, task.duration)
         step = solver.step(missing)
@@ -137,13 +145,13 @@ def _closed(task: Closing, out: tuple[Tensor, Tensor] | None) -> Closed:
             for each, p, o in zip(blocks, near, into, strict=True)
         ]
         missing = _missing(task, blocks, columns)
-        if not task.audited:
+        worst, before = (missing.detach() / scale).abs().amax(), worst
+        if rounds is not None:
             continue
-        worst = float(torch.linalg.vector_norm(missing.detach() / scale, torch.inf))
-        settled = worst <= task.precision.tolerance and worst > last / 2
-        if settled or not worst > task.precision.enough:  # NaN, or all is well
+        share = float(worst)
+        if task.precision.ends(share, last):
             break
-        solver, last = solver if worst < FAST * last else None, worst
+        solver, last = solver if share < FAST * last else None, share
     pressure, rain = (
         x[0] if len(x) == 1 else torch.cat(x, -1)
         for x in ([c.pressure for c in columns], [c.rain for c in columns])
@@ -152,7 +160,7 @@ def _closed(task: Closing, out: tuple[Tensor, Tensor] | None) -> Closed:
     fallen = task.duration * (rain.double() @ task.weights)
     far = _furthest(blocks, columns, multipliers) if task.audited else task.target[:, 0]
     moved = pressure, rain, vapour, temperature
-    return Closed(*moved, fallen, started, missing, far, worst)
+    return Closed(*moved, fallen, started, missing, far, torch.stack([worst, before]))
 
 
 def _furthest(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import torch
@@ -16,7 +17,17 @@ from ._doubts import Doubts
 from ._grid import Grid, Levels
 from ._ledger import Ledger
 from ._solve import Laws
-from ._state import COUNTED, air_of, check_pair, check_state, check_values, inflow_of, like, tensors
+from ._state import (
+    COUNTED,
+    Look,
+    air_of,
+    check_pair,
+    check_state,
+    inflow_of,
+    like,
+    look_at,
+    tensors,
+)
 from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
 
 State = Mapping[str, Tensor]
@@ -244,12 +255,12 @@ class Fixer(nn.Module):
         members: int | None,
     ) -> dict[str, Tensor]:
         audited = check.concrete()
-        self._check("after", after, audited)
+        looks = self._check("after", after, audited)
         seconds, air = _duration(dt, audited), air_of(after)
         self._follow(air.pressure)
         weights = self._weights
-        base, carry = self._base(before, after, weights, audited)
-        gain = inflow_of(fluxes, seconds, len(air.pressure), self.grid.shape, weights)
+        base, carry, of_before = self._base(before, after, weights, audited)
+        gain, of_fluxes = inflow_of(fluxes, seconds, len(air.pressure), self.grid.shape, weights)
         rain = after["precipitation"] if "precipitation" in after else 0 * air.pressure
         task = Closing(
             air,
@@ -262,10 +273,10 @@ class Fixer(nn.Module):
             seconds,
             audited,
         )
-        closed = close(task)
         if audited:
-            _judge(closed, task)
-            self._look(closed, task, gain)
+            closed = self._closed(task, gain, [*looks, *of_before, *of_fluxes])
+        else:
+            closed = close(task, task.precision.traced)
         fixed = _fixed(after, closed)
         fallen = closed.fallen.detach()[:, None]
         change = torch.addcmul(gain.detach(), fallen, self._laws.rain, value=-1)
@@ -276,22 +287,43 @@ class Fixer(nn.Module):
                 self.ledger.record(after, fixed, task, closed, self._target + self._carry)
         return fixed
 
-    def _look(self, closed: Closed, task: Closing, gain: Tensor) -> None:
-        """Refuses layers that the correction turned over, and warns of what is not plausible."""
-        ends = (end.double() for end in closed.pressure.detach().aminmax())
-        low, high, *others = check.numbers(*ends, *self._doubts.looks(task, closed, gain))
+    def _closed(self, task: Closing, gain: Tensor, looks: Sequence[Look]) -> Closed:
+        """The state that closes the budgets, after a look at what refuses it or gives warnings.
+
+        A GPU is waited for once, where its first rounds do.
+        """
+        blind = None if task.air.pressure.is_cpu else task.precision.blind
+        closed, found = self._looked(task, gain, looks, blind)
+        if blind is not None and not task.precision.ends(*found[0]):
+            closed, found = self._looked(task, gain, looks, None)
+        (worst, _), (low, high), others = found
+        _judge(worst, closed, task)
         self.levels.check("surface_pressure, corrected,", low, high)
         for text in self._doubts.judge(others, task, closed):
             warn_implausible(f"step {self.steps + 1}: {text}")
+        return closed
 
-    def _check(self, what: str, state: State, audited: bool) -> None:
+    def _looked(
+        self, task: Closing, gain: Tensor, looks: Sequence[Look], rounds: int | None
+    ) -> tuple[Closed, list[list[float]]]:
+        """With what is missing, the ends of the surface pressure and numbers for doubts."""
+        closed = close(task, rounds)
+        ends = [end.double() for end in closed.pressure.detach().aminmax()]
+        own = [closed.worst.unbind(), ends, self._doubts.looks(task, closed, gain)]
+        groups = [*(look.values for look in looks), *own]
+        numbers = iter(check.numbers(*chain.from_iterable(groups)))
+        found = [[*islice(numbers, len(group))] for group in groups]
+        for look, values in zip(looks, found, strict=False):
+            look.judge(values)
+        return closed, found[len(looks) :]
+
+    def _check(self, what: str, state: State, audited: bool) -> list[Look]:
         check_state(what, state, self.laws, self.levels, self.grid.shape)
-        if audited:
-            check_values(what, state, self.levels)
+        return [look_at(what, state, self.levels)] if audited else []
 
     def _base(
         self, before: State, after: State, weights: Tensor, audited: bool
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, list[Look]]:
         """The totals that the step starts from, and what their rounding left over."""
         batch = len(after["surface_pressure"])
         if len(self._target) and not self._from_step:
@@ -300,8 +332,8 @@ class Fixer(nn.Module):
                     f"`after` has {batch} members and the rollout {len(self._target)}. Call "
                     "`reset` before another rollout."
                 )
-            return self._target, self._carry
-        self._check("before", before, audited)
+            return self._target, self._carry, []
+        looks = self._check("before", before, audited)
         for name in COUNTED:
             if (name in before) != (name in after):
                 raise InputError(
@@ -311,7 +343,7 @@ class Fixer(nn.Module):
             base = totals_of(air_of(before), self._levels, weights)
         if len(base) != batch:
             raise InputError(f"`before` has {len(base)} members and `after` {batch}.")
-        return base, torch.zeros_like(base)
+        return base, torch.zeros_like(base), looks
 
     def _errors(
         self,
@@ -402,9 +434,9 @@ def _check_change(task: Closing) -> None:
             )
 
 
-def _judge(closed: Closed, task: Closing) -> None:
+def _judge(worst: float, closed: Closed, task: Closing) -> None:
     """Refuses totals that do not hold."""
-    if not closed.worst <= task.precision.tolerance:  # NaN is not
+    if not worst <= task.precision.tolerance:  # NaN is not
         _check_change(task)
         wrong = ~((closed.missing / task.scale()).abs() <= task.precision.tolerance)
         negative = (task.target < 0) & wrong  # the reason, where there is one
