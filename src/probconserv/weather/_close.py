@@ -86,10 +86,12 @@ class Closed:
     rain: Tensor
     vapour: Tensor  # (batch, K, N)
     temperature: Tensor
-    fallen: Tensor  # (batch,), precipitation of the step, float64
+    rained: Tensor  # (batch,), precipitation of the step as it was, float64
+    fallen: Tensor  # (batch,), as it is
     asked: Tensor  # (batch, 3), what the laws ask for beyond what the state holds
     missing: Tensor  # (batch, 3), what of that is left
     far: Tensor  # (batch,), about the square of the largest move in standard deviations
+    ends: tuple[Tensor, Tensor]  # the lowest and the highest surface pressure
     worst: Tensor  # (2,), that as a share of the totals, in the last round and in that before
 
 
@@ -104,10 +106,11 @@ def close(task: Closing, rounds: int | None = None) -> Closed:
     found = [
         _closed(task.of(m), rounds, (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)
     ]
-    names = ("pressure", "rain", "fallen", "asked", "missing", "far")
+    names = ("pressure", "rain", "rained", "fallen", "asked", "missing", "far")
     joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
     worst = torch.stack([c.worst for c in found]).amax(0)
-    return Closed(vapour=out[0], temperature=out[1], worst=worst, **joined)
+    ends = joined["pressure"].aminmax()
+    return Closed(vapour=out[0], temperature=out[1], ends=ends, worst=worst, **joined)
 
 
 def _is_whole(air: Air, *others: Tensor | None) -> bool:
@@ -157,10 +160,13 @@ def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None
         for x in ([c.pressure for c in columns], [c.rain for c in columns])
     )
     vapour, temperature = out or (columns[0].vapour, columns[0].temperature)
-    fallen = task.duration * (rain.double() @ task.weights)
+    rained, fallen = (
+        task.duration * (x.double() @ task.weights) for x in (task.rain.clamp_min(0.0), rain)
+    )
     far = _furthest(blocks, columns, multipliers) if task.audited else task.target[:, 0]
     moved = pressure, rain, vapour, temperature
-    return Closed(*moved, fallen, started, missing, far, torch.stack([worst, before]))
+    ends, shares = pressure.detach().aminmax(), torch.stack([worst, before])
+    return Closed(*moved, rained, fallen, started, missing, far, ends, shares)
 
 
 def _furthest(

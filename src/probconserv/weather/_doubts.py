@@ -69,8 +69,7 @@ class Doubts:
 
 def _rain(task: Closing, closed: Closed) -> tuple[Tensor, Tensor]:
     """Precipitation of each member, kg m-2 s-1 in the mean over the sphere, before and after."""
-    before = task.rain.detach().clamp_min(0.0).double() @ task.weights
-    return before, closed.fallen.detach() / task.duration
+    return closed.rained.detach() / task.duration, closed.fallen.detach() / task.duration
 
 
 def _warming(task: Closing) -> Tensor:

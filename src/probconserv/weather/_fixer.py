@@ -14,6 +14,7 @@ from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
 from ._close import Closed, Closing, close, totals_of
 from ._doubts import Doubts
+from ._fused import close_fused, is_fused
 from ._grid import Grid, Levels
 from ._ledger import Ledger
 from ._solve import Laws
@@ -292,7 +293,8 @@ class Fixer(nn.Module):
 
         A GPU is waited for once, where its first rounds do.
         """
-        blind = None if task.air.pressure.is_cpu else task.precision.blind
+        waits = task.air.pressure.is_cpu and not is_fused(task)
+        blind = None if waits else task.precision.blind
         closed, found = self._looked(task, gain, looks, blind)
         if blind is not None and not task.precision.ends(*found[0]):
             closed, found = self._looked(task, gain, looks, None)
@@ -307,9 +309,11 @@ class Fixer(nn.Module):
         self, task: Closing, gain: Tensor, looks: Sequence[Look], rounds: int | None
     ) -> tuple[Closed, list[list[float]]]:
         """With what is missing, the ends of the surface pressure and numbers for doubts."""
-        closed = close(task, rounds)
-        ends = [end.double() for end in closed.pressure.detach().aminmax()]
-        own = [closed.worst.unbind(), ends, self._doubts.looks(task, closed, gain)]
+        if rounds is not None and is_fused(task):
+            closed = close_fused(task, rounds)
+        else:
+            closed = close(task, rounds)
+        own = [closed.worst.unbind(), closed.ends, self._doubts.looks(task, closed, gain)]
         groups = [*(look.values for look in looks), *own]
         numbers = iter(check.numbers(*chain.from_iterable(groups)))
         found = [[*islice(numbers, len(group))] for group in groups]

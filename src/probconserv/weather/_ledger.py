@@ -11,6 +11,7 @@ from ..support.errors import InputError
 from ..support.extras import missing
 from ._close import Closed, Closing
 from ._grid import Grid, Levels
+from ._kernels import has_kernels, level_changes
 from ._std import MOVED, ON_LEVELS
 
 
@@ -59,16 +60,15 @@ class Ledger:
         w, shares = task.weights, task.levels.shares
         means = dict.fromkeys(MOVED, w.new_zeros(len(target)))
         for name in [name for name in MOVED if name in after]:
+            flat = task.weights.numel()
+            new, old = (x[name].reshape(len(target), -1, flat) for x in (fixed, after))
+            share = shares if name in ON_LEVELS else torch.ones_like(shares[:1])
+            profiles, column = _changes(new, old, w, share)
+            _add(self._maps, name, column)
+            means[name] = profiles @ share
             if name in ON_LEVELS:
-                moved = (fixed[name] - after[name]).flatten(2)  # (batch, K, N)
-                profiles = (moved @ w.to(moved.dtype)).double()
                 _add(self._profiles, name, profiles.mean(0))
-                column, means[name] = shares.to(moved.dtype) @ moved, profiles @ shares
-            else:
-                column = fixed[name].double().flatten(1) - after[name].double().flatten(1)
-                means[name] = column @ w
-            _add(self._maps, name, column.double().mean(0))
-        fallen = task.rain.clamp_min(0.0).double() @ w * task.duration, closed.fallen
+        fallen = closed.rained, closed.fallen
         before, now = (
             task.target - lost - fell[:, None] * task.laws.rain
             for lost, fell in zip((closed.asked, closed.missing), fallen, strict=True)
@@ -128,6 +128,15 @@ class Ledger:
         if self.grid.lat is not None and self.grid.lon is not None:
             coords |= {"lat": self.grid.lat, "lon": self.grid.lon}
         return xarray.Dataset(data, coords)
+
+
+def _changes(new: Tensor, old: Tensor, w: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+    """Means of each level, (batch, K), and of the members' columns, (N,), in float64."""
+    if has_kernels(new, old):
+        return level_changes(new, old, w, shares)
+    dtype = new.dtype if len(shares) > 1 else w.dtype
+    moved = new.to(dtype) - old.to(dtype)  # (batch, K, N)
+    return (moved @ w.to(dtype)).double(), (shares.to(dtype) @ moved).double().mean(0)
 
 
 def _add(kept: dict[str, Tensor], name: str, more: Tensor) -> None:

@@ -243,7 +243,7 @@ class Solver:
         fixed = reduce(torch.add, [each.fixed for each in found])
         gains = _gains(found, [at.pressure for at in columns])
         matrix = fixed + of_rows(gains, laws.products.mT).unflatten(1, (3, 3))
-        return cls(found, laws, gains, _inverse(matrix, laws))
+        return cls(found, laws, gains, inverse_of(matrix, laws))
 
     def step(self, missing: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
@@ -262,7 +262,7 @@ def _gains(responses: Sequence[Response], pressures: Sequence[Tensor]) -> Tensor
     return reduce(torch.add, [each.gains(pressure) for each, pressure in pairs])
 
 
-def _inverse(matrix: Tensor, laws: Laws) -> Tensor:  # (batch, 3, 3)
+def inverse_of(matrix: Tensor, laws: Laws) -> Tensor:  # (batch, 3, 3)
     """By the cross products of the columns.
 
     The multiplier of a law that is not asked for is 0, of one that nothing can move without effect.

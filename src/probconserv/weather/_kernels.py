@@ -1,0 +1,63 @@
+"""Sums over columns on a GPU by the kernels of `solvers/kernels/columns.py`, where they can."""
+
+import importlib.util
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from ..support import checks as check
+
+TILE = 1024  # values of a field that a programme works on
+
+
+@cache
+def has_triton() -> bool:
+    """Whether Triton is there, as it is with the CUDA builds of torch for Linux."""
+    return importlib.util.find_spec("triton") is not None
+
+
+def is_there(x: Tensor) -> bool:
+    return x.is_cuda and has_triton()
+
+
+def has_kernels(*fields: Tensor) -> bool:
+    """Whether kernels take these: values that can be looked at, without gradients to keep."""
+    if not check.concrete(*fields) or not is_there(fields[0]):
+        return False
+    return not (torch.is_grad_enabled() and any(x.requires_grad for x in fields))
+
+
+def tiled(levels: int, columns: int) -> tuple[dict[str, int], int]:
+    """The tile of a programme, and how many tiles there are."""
+    padded = 1 << max(levels - 1, 0).bit_length()
+    block = max(1, TILE // padded)
+    return {"LEVELS": padded, "BLOCK": block}, -(-columns // block)
+
+
+def level_squares(new: Tensor, old: Tensor, weights: Tensor) -> Tensor:
+    """Means of the squares of the change and of the new values of each level, (2, batch, K)."""
+    from ..solvers.kernels import columns
+
+    new, old = new.contiguous(), old.contiguous()
+    batch, levels, size = new.shape
+    tile, parts = tiled(levels, size)
+    sums = weights.new_empty(batch, parts, 2, levels)
+    columns.level_squares[(parts, batch)](new, old, weights, sums, levels, size, **tile)
+    return sums.sum(1).movedim(1, 0)
+
+
+def level_changes(
+    new: Tensor, old: Tensor, weights: Tensor, shares: Tensor
+) -> tuple[Tensor, Tensor]:
+    """What a field (batch, K, N) changed by: (batch, K), and in the mean over members (N,)."""
+    from ..solvers.kernels import columns
+
+    new, old = new.contiguous(), old.contiguous()
+    batch, levels, size = new.shape
+    tile, parts = tiled(levels, size)
+    profile, column = weights.new_empty(batch, parts, levels), weights.new_empty(size)
+    columns.level_changes[(parts,)](
+        new, old, weights, shares, profile, column, batch, levels, size, **tile
+    )
+    return profile.sum(1), column
