@@ -8,7 +8,8 @@ from torch import Tensor
 
 from ..support import checks as check
 
-TILE = 1024  # values of a field that a programme works on
+TILE, NARROW = 1024, 16  # values of a field, and least columns, that a programme works on
+LANE = 256  # of these for each warp
 
 
 @cache
@@ -29,10 +30,11 @@ def has_kernels(*fields: Tensor) -> bool:
 
 
 def tiled(levels: int, columns: int) -> tuple[dict[str, int], int]:
-    """The tile of a programme, and how many tiles there are."""
+    """How a programme cuts its tile, and how many tiles there are."""
     padded = 1 << max(levels - 1, 0).bit_length()
-    block = max(1, TILE // padded)
-    return {"LEVELS": padded, "BLOCK": block}, -(-columns // block)
+    block = max(NARROW, TILE // padded)
+    warps = min(max(4, padded * block // LANE), 16)
+    return {"LEVELS": padded, "BLOCK": block, "num_warps": warps}, -(-columns // block)
 
 
 def level_squares(new: Tensor, old: Tensor, weights: Tensor) -> Tensor:
