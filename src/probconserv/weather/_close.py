@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,6 +48,7 @@ class Closing:
     laws: Laws
     duration: float
     audited: bool  # whether totals are looked at until they hold
+    recorded: bool = False  # whether what is changed is asked for, of all four variables
 
     @property
     def precision(self) -> Precision:
@@ -78,6 +79,14 @@ class Closing:
         )
 
 
+class Changes(NamedTuple):
+    """What a correction moves, by variable; on levels the mean over the air of a column."""
+
+    means: Tensor  # (batch, 4), over the sphere
+    maps: Tensor  # (4, N), the mean of all members
+    profiles: Tensor  # (2, K), of what is on levels, likewise
+
+
 @dataclass(frozen=True, eq=False)
 class Closed:
     """What comes back."""
@@ -93,6 +102,7 @@ class Closed:
     far: Tensor  # (batch,), about the square of the largest move in standard deviations
     ends: tuple[Tensor, Tensor]  # the lowest and the highest surface pressure
     worst: Tensor  # (2,), that as a share of the totals, in the last round and in that before
+    changes: Changes | None = None  # where they are found on the way
 
 
 def close(task: Closing, rounds: int | None = None) -> Closed:
@@ -107,7 +117,7 @@ def close(task: Closing, rounds: int | None = None) -> Closed:
         _closed(task.of(m), rounds, (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)
     ]
     names = ("pressure", "rain", "rained", "fallen", "asked", "missing", "far")
-    joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
+    joined: dict[str, Any] = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
     worst = torch.stack([c.worst for c in found]).amax(0)
     ends = joined["pressure"].aminmax()
     return Closed(vapour=out[0], temperature=out[1], ends=ends, worst=worst, **joined)

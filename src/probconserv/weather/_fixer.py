@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain, islice
+from itertools import chain
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from ._state import (
     inflow_of,
     like,
     look_at,
+    looked_at,
     tensors,
 )
 from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
@@ -273,6 +274,7 @@ class Fixer(nn.Module):
             self._laws,
             seconds,
             audited,
+            self._keeps_ledger and all(name in after for name in MOVED),
         )
         if audited:
             closed = self._closed(task, gain, [*looks, *of_before, *of_fluxes])
@@ -298,9 +300,9 @@ class Fixer(nn.Module):
         closed, found = self._looked(task, gain, looks, blind)
         if blind is not None and not task.precision.ends(*found[0]):
             closed, found = self._looked(task, gain, looks, None)
-        (worst, _), (low, high), others = found
+        (worst, _), lows, highs, *others = found
         _judge(worst, closed, task)
-        self.levels.check("surface_pressure, corrected,", low, high)
+        self.levels.check("surface_pressure, corrected,", min(lows), max(highs))
         for text in self._doubts.judge(others, task, closed):
             warn_implausible(f"step {self.steps + 1}: {text}")
         return closed
@@ -313,13 +315,12 @@ class Fixer(nn.Module):
             closed = close_fused(task, rounds)
         else:
             closed = close(task, rounds)
-        own = [closed.worst.unbind(), closed.ends, self._doubts.looks(task, closed, gain)]
-        groups = [*(look.values for look in looks), *own]
-        numbers = iter(check.numbers(*chain.from_iterable(groups)))
-        found = [[*islice(numbers, len(group))] for group in groups]
-        for look, values in zip(looks, found, strict=False):
-            look.judge(values)
-        return closed, found[len(looks) :]
+        own = [closed.worst, *closed.ends, *self._doubts.looks(task, closed, gain)]
+        found = looked_at([*chain(*(look.values for look in looks)), *own])
+        for look in looks:
+            mine, found = found[: len(look.values)], found[len(look.values) :]
+            look.judge([*chain(*mine)])
+        return closed, found
 
     def _check(self, what: str, state: State, audited: bool) -> list[Look]:
         check_state(what, state, self.laws, self.levels, self.grid.shape)

@@ -11,14 +11,12 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from ._close import Closed, Closing
-from ._grid import AIR, SHARES, Layers
+from ._close import Changes, Closed, Closing
+from ._grid import AIR, SHARES
 from ._kernels import has_kernels, tiled
-from ._solve import inverse_of
-from ._std import Error
+from ._solve import RAIN, inverse_of
 
-RAIN = (0.0, 1.0, 0.0)  # of precipitation in each law
-CONTENTS, RESPONSES, MOST = 4, 9, 3  # numbers of a programme
+CONTENTS, RESPONSES, MOVED, MOST = 4, 9, 4, 3  # numbers of a programme
 
 
 def is_fused(task: Closing) -> bool:
@@ -39,22 +37,24 @@ def close_fused(task: Closing, rounds: int) -> Closed:
         "surface_pressure": task.air.pressure,
         "precipitation": task.rain,
     }
-    layers = task.levels.layers(task.air.pressure)
-    moves = Moves.of(fields, task.weights, layers, task.all_errors(), task.duration)
+    moves = Moves.of(fields, task)
     of_laws, of_pairs = _shares(task.weights.device)
-    sums = moves.sums(0, layers.shares, moves.fields).sum(1)
+    sums = moves.contents_and_responses()
     rained, scale = sums[:, 3], task.scale()
     inverse = inverse_of((sums[:, CONTENTS:] @ of_pairs).unflatten(1, (3, 3)), task.laws)
     missing = asked = task.target - sums[:, :CONTENTS] @ of_laws
     multipliers = inverse.bmm(missing[..., None])[..., 0]
     for _ in range(rounds):
-        sums = moves.sums(1, multipliers, moves.fields).sum(1)
-        missing = task.target - sums[:, :CONTENTS] @ of_laws
+        missing = task.target - moves.contents(multipliers) @ of_laws
         multipliers = torch.baddbmm(multipliers[..., None], inverse, missing[..., None])[..., 0]
     new = tuple(torch.empty_like(x) for x in moves.fields)
-    parts = moves.sums(2, multipliers, new)
-    sums, most = parts[..., :CONTENTS].sum(1), parts[..., CONTENTS:].amax(1)
-    left = task.target - sums @ of_laws
+    parts, profiles, maps = moves.write(multipliers, new, task.recorded)
+    sums, most = parts.sum(1), parts[..., -MOST:].amax(1)
+    changes = None
+    if task.recorded:
+        means = sums[:, CONTENTS:-MOST]
+        changes = Changes(means, maps.mean(0), profiles.sum((0, 1)) / len(means))
+    left = task.target - sums[:, :CONTENTS] @ of_laws
     worst = (torch.stack([left, missing]) / scale).abs().amax((1, 2))
     vapour, temperature, pressure, rain = new
     return Closed(
@@ -67,8 +67,9 @@ def close_fused(task: Closing, rounds: int) -> Closed:
         asked=asked,
         missing=left,
         far=most[:, 0],
-        ends=(-most[:, 2].max(), most[:, 1].max()),
+        ends=(-most[:, 2], most[:, 1]),
         worst=worst,
+        changes=changes,
     )
 
 
@@ -92,16 +93,12 @@ class Moves:
     strides: tuple[int, ...]
     kinds: Mapping[str, int]
     shares: Tensor
+    air: Tensor  # (K,), the share of each layer
 
     @classmethod
-    def of(
-        cls,
-        fields: Mapping[str, Tensor],
-        weights: Tensor,
-        layers: Layers,
-        errors: Mapping[str, Error],
-        duration: float,
-    ) -> "Moves":
+    def of(cls, fields: Mapping[str, Tensor], task: Closing) -> "Moves":
+        weights, errors = task.weights, task.all_errors()
+        layers = task.levels.layers(task.air.pressure)
         widths: list[Tensor] = []
         strides: list[int] = []
         kinds = []
@@ -111,7 +108,7 @@ class Moves:
             for each in given if name != "specific_humidity" else (given * 2)[:2]:
                 widths.append(each)
                 strides.extend(each.expand(x.shape).stride())
-        seconds = torch.full((), duration, dtype=weights.dtype, device=weights.device)
+        seconds = torch.full((), task.duration, dtype=weights.dtype, device=weights.device)
         return cls(
             tuple(x.contiguous() for x in fields.values()),
             (weights, layers.lines, layers.moving, layers.air, seconds),
@@ -119,18 +116,40 @@ class Moves:
             tuple(strides),
             {"Q": kinds[0], "R": kinds[3]},
             layers.shares,
+            task.levels.shares,
         )
 
-    def sums(self, do: int, multipliers: Tensor, out: tuple[Tensor, ...]) -> Tensor:
-        """As the kernel says: contents, and responses or the largest; (batch, parts, 13 or 7)."""
+    def contents_and_responses(self) -> Tensor:
+        """Of air, vapour, heat and rain, and of what multipliers move, (batch, 13)."""
+        return self._by_kernel(0, self.shares, self.fields).sum(1)
+
+    def contents(self, multipliers: Tensor) -> Tensor:
+        """Of what would be moved so, (batch, 4)."""
+        return self._by_kernel(1, multipliers, self.fields)[..., :CONTENTS].sum(1)
+
+    def write(
+        self, multipliers: Tensor, new: tuple[Tensor, ...], recorded: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Moves; contents, changes and largest numbers, by part, and what is recorded."""
+        batch, levels, size = self.fields[0].shape
+        if not recorded:
+            return self._by_kernel(2, multipliers, new), self.shares, self.shares
+        profiles = self.shares.new_empty(batch, tiled(levels, size)[1], 2, levels)
+        maps = self.shares.new_empty(batch, 4, size)
+        return self._by_kernel(3, multipliers, new, profiles, maps), profiles, maps
+
+    def _by_kernel(
+        self, do: int, multipliers: Tensor, new: tuple[Tensor, ...], *recorded: Tensor
+    ) -> Tensor:
         from ..solvers.kernels.columns import column_sums
 
         batch, levels, size = self.fields[0].shape
         tile, parts = tiled(levels, size)
-        numbers = CONTENTS + (MOST if do else RESPONSES)
+        numbers = CONTENTS + (MOVED + MOST if do else RESPONSES)
         found = self.shares.new_empty(batch, parts, numbers)
         column_sums[(parts, batch)](
             *self.fields, *self.constants, *self.widths, *self.strides, multipliers, self.shares,
-            *out, found, levels, size, DO=do, **self.kinds, **tile,
+            *new, found, self.air, *(recorded or (found, found)), levels, size, DO=do,
+            **self.kinds, **tile,
         )  # fmt: skip
         return found

@@ -312,6 +312,8 @@ class Levels:
                 "`b` must be a share of the surface pressure, from 0 to 1; got "
                 f"{float(self.b.min()):g} to {float(self.b.max()):g}. `a` comes first, in Pa."
             )
+        thickness = (self.a + self.b * USUAL).diff()
+        self._shares = thickness / thickness.sum()
         self._straight = self._lines()
         self._holds = self._limits()
 
@@ -371,6 +373,7 @@ class Levels:
         """The same levels on another device."""
         moved = copy.copy(self)
         moved.a, moved.b = self.a.to(device), self.b.to(device)
+        moved._shares = self._shares.to(device)
         moved._straight = moved._lines()
         return moved
 
@@ -430,8 +433,7 @@ class Levels:
     @property
     def shares(self) -> Tensor:
         """Of the air that each layer holds, at a surface pressure of 1000 hPa, (K,)."""
-        thickness = (self.a + self.b * USUAL).diff()
-        return thickness / thickness.sum()
+        return self._shares
 
     def thickness(self, surface_pressure: Tensor) -> Tensor:
         """The pressure difference across each layer, Pa, in float64.

@@ -47,19 +47,3 @@ def level_squares(new: Tensor, old: Tensor, weights: Tensor) -> Tensor:
     sums = weights.new_empty(batch, parts, 2, levels)
     columns.level_squares[(parts, batch)](new, old, weights, sums, levels, size, **tile)
     return sums.sum(1).movedim(1, 0)
-
-
-def level_changes(
-    new: Tensor, old: Tensor, weights: Tensor, shares: Tensor
-) -> tuple[Tensor, Tensor]:
-    """What a field (batch, K, N) changed by: (batch, K), and in the mean over members (N,)."""
-    from ..solvers.kernels import columns
-
-    new, old = new.contiguous(), old.contiguous()
-    batch, levels, size = new.shape
-    tile, parts = tiled(levels, size)
-    profile, column = weights.new_empty(batch, parts, levels), weights.new_empty(size)
-    columns.level_changes[(parts,)](
-        new, old, weights, shares, profile, column, batch, levels, size, **tile
-    )
-    return profile.sum(1), column

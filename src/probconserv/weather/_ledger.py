@@ -1,7 +1,7 @@
 """Ledger: what was corrected, where, and how much, over a rollout."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,10 +9,30 @@ from torch import Tensor
 from ..air.contents import LAWS
 from ..support.errors import InputError
 from ..support.extras import missing
-from ._close import Closed, Closing
+from ._close import Changes, Closed, Closing
 from ._grid import Grid, Levels
-from ._kernels import has_kernels, level_changes
+from ._solve import RAIN
 from ._std import MOVED, ON_LEVELS
+
+
+class Step(NamedTuple):
+    """Numbers of a step, of which rows are made when they are asked for; see `Closed`."""
+
+    seconds: float
+    asked_of: Tensor  # (batch, 3), totals with the precipitation of the step
+    asked: Tensor
+    missing: Tensor
+    rained: Tensor  # (batch,)
+    fallen: Tensor
+    target: Tensor  # (batch, 3)
+    correction: Tensor  # (batch, 4)
+
+    def rows(self) -> dict[str, Tensor]:
+        rain = self.target.new_tensor(RAIN)
+        before = self.asked_of - self.asked - self.rained[:, None] * rain
+        now = self.asked_of - self.missing - self.fallen[:, None] * rain
+        rows = {"total_before": before, "total": now, "target": self.target}
+        return {**rows, "correction": self.correction}
 
 
 class Ledger:
@@ -30,13 +50,12 @@ class Ledger:
 
     def __init__(self, grid: Grid, levels: Levels) -> None:
         self.grid, self.levels = grid, levels
-        self._rows: dict[str, list[Tensor]] = {}
-        self._maps: dict[str, Tensor] = {}
-        self._profiles: dict[str, Tensor] = {}
-        self._seconds: list[float] = []
+        self._steps: list[Step] = []
+        self._maps: Tensor | None = None  # (4, N)
+        self._profiles: Tensor | None = None  # (2, K)
 
     def __len__(self) -> int:
-        return len(self._seconds)
+        return len(self._steps)
 
     def record(
         self,
@@ -57,27 +76,13 @@ class Ledger:
         target : Tensor, shape ``(batch, 3)``
             What the totals should be.
         """
-        w, shares = task.weights, task.levels.shares
-        means = dict.fromkeys(MOVED, w.new_zeros(len(target)))
-        for name in [name for name in MOVED if name in after]:
-            flat = task.weights.numel()
-            new, old = (x[name].reshape(len(target), -1, flat) for x in (fixed, after))
-            share = shares if name in ON_LEVELS else torch.ones_like(shares[:1])
-            profiles, column = _changes(new, old, w, share)
-            _add(self._maps, name, column)
-            means[name] = profiles @ share
-            if name in ON_LEVELS:
-                _add(self._profiles, name, profiles.mean(0))
-        fallen = closed.rained, closed.fallen
-        before, now = (
-            task.target - lost - fell[:, None] * task.laws.rain
-            for lost, fell in zip((closed.asked, closed.missing), fallen, strict=True)
-        )
-        rows = {"total_before": before, "total": now, "target": target}
-        rows["correction"] = torch.stack([*means.values()], -1)
-        for name, row in rows.items():
-            self._rows.setdefault(name, []).append(row.detach())
-        self._seconds.append(task.duration)
+        found = closed.changes or _changes(after, fixed, task)
+        lost = closed.asked, closed.missing, closed.rained, closed.fallen
+        numbers = (task.target, *lost, target, found.means)
+        self._steps.append(Step(task.duration, *(x.detach() for x in numbers)))
+        self._maps = found.maps if self._maps is None else self._maps + found.maps
+        more = found.profiles
+        self._profiles = more if self._profiles is None else self._profiles + more
 
     def to_xarray(self) -> Any:
         """The ledger as an `xarray.Dataset`.
@@ -100,9 +105,10 @@ class Ledger:
             import xarray
         except ImportError as error:
             raise ImportError(missing("xarray", "files"), name="xarray") from error
-        if not self._seconds:
+        if self._maps is None or self._profiles is None:
             raise InputError("`ledger`: nothing is recorded yet; call the fixer first.")
-        rows = {name: torch.stack(each).cpu().numpy() for name, each in self._rows.items()}
+        every = [each.rows() for each in self._steps]
+        rows = {name: torch.stack([r[name] for r in every]).cpu().numpy() for name in every[0]}
         axes = ("step", "member")
         data: dict[str, Any] = {
             name: ((*axes, "variable" if name == "correction" else "law"), each)
@@ -111,12 +117,12 @@ class Ledger:
         count = len(self.grid.shape)
         cells = ["cell"] if count == 1 else [f"cell_{i}" for i in range(count)]
         on_grid = cells if self.grid.lat is None else ["lat", "lon"]
-        maps = [self._maps.get(n, torch.zeros(self.grid.areas.numel())) for n in MOVED]
-        whole = torch.stack([x.double().cpu() for x in maps]).unflatten(-1, self.grid.shape)
-        data["map"] = (("variable", *on_grid), whole.numpy())
-        each = [self._profiles.get(n, torch.zeros(self.levels.count)).double() for n in ON_LEVELS]
-        data["profile"] = (("on_levels", "level"), torch.stack([x.cpu() for x in each]).numpy())
-        time = torch.tensor(self._seconds, dtype=torch.float64).cumsum(0).numpy()
+        data["map"] = (
+            ("variable", *on_grid),
+            self._maps.cpu().unflatten(-1, self.grid.shape).numpy(),
+        )
+        data["profile"] = (("on_levels", "level"), self._profiles.cpu().numpy())
+        time = torch.tensor([x.seconds for x in self._steps], dtype=torch.float64).cumsum(0).numpy()
         coords: dict[str, Any] = {
             "step": range(1, len(time) + 1),
             "time": ("step", time, {"units": "s"}),
@@ -130,14 +136,21 @@ class Ledger:
         return xarray.Dataset(data, coords)
 
 
-def _changes(new: Tensor, old: Tensor, w: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Means of each level, (batch, K), and of the members' columns, (N,), in float64."""
-    if has_kernels(new, old):
-        return level_changes(new, old, w, shares)
-    dtype = new.dtype if len(shares) > 1 else w.dtype
-    moved = new.to(dtype) - old.to(dtype)  # (batch, K, N)
-    return (moved @ w.to(dtype)).double(), (shares.to(dtype) @ moved).double().mean(0)
-
-
-def _add(kept: dict[str, Tensor], name: str, more: Tensor) -> None:
-    kept[name] = kept[name] + more if name in kept else more
+def _changes(after: Mapping[str, Tensor], fixed: Mapping[str, Tensor], task: Closing) -> Changes:
+    w, shares = task.weights, task.levels.shares
+    batch, size = len(task.target), len(w)
+    means, maps = dict.fromkeys(MOVED, w.new_zeros(batch)), dict.fromkeys(MOVED, w.new_zeros(size))
+    profiles = dict.fromkeys(ON_LEVELS, torch.zeros_like(shares))
+    for name in [name for name in MOVED if name in after]:
+        if name in ON_LEVELS:
+            moved = (fixed[name] - after[name]).flatten(2)  # (batch, K, N)
+            profile = (moved @ w.to(moved.dtype)).double()
+            column, means[name] = shares.to(moved.dtype) @ moved, profile @ shares
+            profiles[name] = profile.mean(0)
+        else:
+            column = fixed[name].double().flatten(1) - after[name].double().flatten(1)
+            means[name] = column @ w
+        maps[name] = column.double().mean(0)
+    found = (torch.stack([*each.values()]) for each in (means, maps, profiles))
+    of_members, *others = found
+    return Changes(of_members.mT, *others)

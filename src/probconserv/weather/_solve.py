@@ -16,6 +16,7 @@ from ._grid import SHARES, Layers, Line
 from ._std import Error, part
 
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2
+RAIN = (0.0, 1.0, 0.0)  # of precipitation in each law
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +183,7 @@ class Laws:
     def of(cls, active: Tensor) -> "Laws":
         """By 1 for each law that holds, and 0; what others miss does not count."""
         new = active.new_tensor
-        rain = new([0.0, 1.0, 0.0])
+        rain = new(RAIN)
         shares = new(SHARES[:2])
         products = (shares[:, None] * shares[..., None]).flatten(1)
         identity = torch.eye(3, dtype=active.dtype, device=active.device)

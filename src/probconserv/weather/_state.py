@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import torch
@@ -105,8 +106,17 @@ def check_pair(names: Sequence[str], before: Any, after: State) -> None:
 class Look(NamedTuple):
     """Numbers that are looked at together with those of others, and what refuses them."""
 
-    values: Sequence[Tensor]  # without axes
+    values: Sequence[Tensor]
     judge: Callable[[Sequence[float]], None]
+
+
+def looked_at(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """The numbers of each; a GPU is waited for once."""
+    flat = [x.detach().reshape(-1) for x in tensors]
+    if not flat[0].is_cuda:
+        return [x.tolist() for x in flat]
+    numbers = iter(torch.cat(flat).tolist())
+    return [[*islice(numbers, len(x))] for x in flat]
 
 
 def look_at(what: str, state: State, levels: Levels) -> Look:
@@ -136,7 +146,7 @@ def _check_values(what: str, names: Sequence[str], levels: Levels, found: Sequen
 def check_values(what: str, state: State, levels: Levels) -> None:
     """At once."""
     look = look_at(what, state, levels)
-    look.judge(check.numbers(*look.values))
+    look.judge([*chain(*looked_at(look.values))])
 
 
 def _check_ends(said: str, name: str, ends: Sequence[float]) -> None:

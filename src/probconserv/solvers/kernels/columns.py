@@ -58,33 +58,20 @@ def level_squares(new, old, w, sums, K, N, LEVELS: tl.constexpr, BLOCK: tl.const
 
 
 @triton.jit
-def level_changes(
-    new, old, w, shares, profile, column, M, K, N, LEVELS: tl.constexpr, BLOCK: tl.constexpr
-):
-    """Profiles, weighted means of the change of each level; the mean column of all members."""
-    part = tl.program_id(0)
-    n, k = part * BLOCK + tl.arange(0, BLOCK), tl.arange(0, LEVELS)
-    inside = (k < K)[:, None] & (n < N)[None, :]
-    weight = tl.load(w + n, mask=n < N, other=0.0)[None, :]
-    share = tl.load(shares + k, mask=k < K, other=0.0)[:, None]
-    total = tl.zeros((BLOCK,), tl.float64)
-    for m in range(M):
-        at = ((tl.zeros((), tl.int64) + m) * K + k[:, None]) * N + n[None, :]
-        change = _levels(new, at, inside) - _levels(old, at, inside)
-        total += tl.sum(change * share, 0)
-        own = profile + (m * tl.num_programs(0) + part) * K + k
-        tl.store(own, tl.sum(change * weight, 1), mask=k < K)
-    tl.store(column + n, total / M, mask=n < N)
+def _record(changed, i, column, sums, m, n, N, here, weight):
+    tl.store(changed + (m * 4 + i) * N + n, column, mask=here)
+    tl.store(sums + 4 + i, tl.sum(column * weight))
 
 
 @triton.jit
 def column_sums(
     q, t, p, r, w, lines, moving, air, duration, q1, q2, t1, p1, r1,
     qm, qk, qn, sm, sk, sn, tm, tk, ts, pm, pn, rm, rn, multipliers, shares,
-    new_q, new_t, new_p, new_r, sums, K, N,
+    new_q, new_t, new_p, new_r, sums, part_of_air, profiles, changed, K, N,
     Q: tl.constexpr, R: tl.constexpr, DO: tl.constexpr, LEVELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """DO: 0 contents and responses of columns; 1 contents once moved; 2 likewise, and writes them.
+    """DO: 0 contents and responses of columns; 1 contents once moved; 2 likewise, and writes them;
+    3 likewise, and what they change by: profiles, and the mean of each column.
 
     Q and R are the kinds of variance of vapour and rain.
     """
@@ -121,7 +108,7 @@ def column_sums(
         tl.store(sums + 11, _sum(v_q * mass, weight))
         tl.store(sums + 12, _sum(v_t * mass, weight))
     else:
-        sums += (m * tl.num_programs(0) + part) * 7
+        sums += (m * tl.num_programs(0) + part) * 11
         dry, wet = tl.load(multipliers + m * 3), tl.load(multipliers + m * 3 + 1)
         heat = tl.load(multipliers + m * 3 + 2)
         fall = dt * wet
@@ -138,12 +125,24 @@ def column_sums(
         rise = air_b * dry + s_q * wet + s_t * warm
         x_p = (start_p + v_p * rise).to(new_p.dtype.element_ty)
         x_r = tl.maximum(start_r + v_r * fall, 0.0).to(new_r.dtype.element_ty)
-        if DO == 2:
+        if DO >= 2:
             tl.store(new_q + at, x_q.to(new_q.dtype.element_ty), mask=inside)
             tl.store(new_t + at, x_t.to(new_t.dtype.element_ty), mask=inside)
             tl.store(new_p + row, x_p, mask=here)
             tl.store(new_r + row, x_r, mask=here)
         x_p, x_r = x_p.to(tl.float64), x_r.to(tl.float64)
+        if DO == 3:
+            share = tl.load(part_of_air + k, mask=levels, other=0.0)[:, None]
+            change_q = tl.where(inside, x_q - _levels(q, at, inside), 0.0)
+            change_t = tl.where(inside, x_t - start_t, 0.0)
+            profile = profiles + (m * tl.num_programs(0) + part) * 2 * K + k
+            tl.store(profile, tl.sum(change_t * weight[None, :], 1), mask=levels)
+            tl.store(profile + K, tl.sum(change_q * weight[None, :], 1), mask=levels)
+            _record(changed, 0, x_p - start_p, sums, m, n, N, here, weight)
+            _record(changed, 1, tl.sum(change_t * share, 0), sums, m, n, N, here, weight)
+            _record(changed, 2, tl.sum(change_q * share, 0), sums, m, n, N, here, weight)
+            change_r = x_r - _levels(r, row, here)
+            _record(changed, 3, change_r, sums, m, n, N, here, weight)
         least = tl.where(here, x_p, float("inf"))
         far_q, far_t = by * wet, by * warm
         far = tl.maximum(tl.max(v_q * far_q * far_q), tl.max(v_t * far_t * far_t))
@@ -151,9 +150,9 @@ def column_sums(
         far_p = tl.where(v_p > 0, far_p * far_p / v_p, 0.0)
         far_r = tl.where(v_r > 0, far_r * far_r / v_r, 0.0)
         far = tl.maximum(far, tl.maximum(tl.max(far_p), tl.max(far_r)))
-        tl.store(sums + 4, far)
-        tl.store(sums + 5, tl.max(tl.where(here, x_p, -float("inf"))))
-        tl.store(sums + 6, tl.max(-least))
+        tl.store(sums + 8, far)
+        tl.store(sums + 9, tl.max(tl.where(here, x_p, -float("inf"))))
+        tl.store(sums + 10, tl.max(-least))
     s_p = x_p[None, :]
     tl.store(sums, tl.sum((air_a + air_b * x_p) * weight))
     tl.store(sums + 1, _sum((a + b * s_p) * x_q, weight))
