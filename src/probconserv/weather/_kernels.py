@@ -8,8 +8,8 @@ from torch import Tensor
 
 from ..support import checks as check
 
-TILE, NARROW = 1024, 16  # values of a field, and least columns, that a programme works on
-LANE = 256  # of these for each warp
+TILE, NARROW = 512, 16  # values of a field, and least columns, that a programme works on
+LANE = 128  # of these for each warp
 
 
 @cache

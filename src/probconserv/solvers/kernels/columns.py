@@ -147,8 +147,8 @@ def column_sums(
         far_q, far_t = by * wet, by * warm
         far = tl.maximum(tl.max(v_q * far_q * far_q), tl.max(v_t * far_t * far_t))
         far_p, far_r = x_p - start_p, x_r - start_r
-        far_p = tl.where(v_p > 0, far_p * far_p / v_p, 0.0)
-        far_r = tl.where(v_r > 0, far_r * far_r / v_r, 0.0)
+        far_p = far_p * far_p / tl.where(v_p > 0, v_p, float("inf"))
+        far_r = far_r * far_r / tl.where(v_r > 0, v_r, float("inf"))
         far = tl.maximum(far, tl.maximum(tl.max(far_p), tl.max(far_r)))
         tl.store(sums + 8, far)
         tl.store(sums + 9, tl.max(tl.where(here, x_p, -float("inf"))))
