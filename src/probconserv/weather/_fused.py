@@ -4,19 +4,19 @@ They take states without clouds, winds and a surface of their own, on levels tha
 make as many rounds as nearly always do; the rest is for `close`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ._close import Changes, Closed, Closing
-from ._grid import AIR, SHARES
 from ._kernels import has_kernels, tiled
-from ._solve import RAIN, inverse_of
+from ._std import MOVED, Error
 
-CONTENTS, RESPONSES, MOVED, MOST = 4, 9, 4, 3  # numbers of a programme
+RESPONSES, MOVES = 13, 11  # numbers of a programme before the move, and of one that moves
+NUMBERS = 32  # of a member
 
 
 def is_fused(task: Closing) -> bool:
@@ -31,125 +31,106 @@ def is_fused(task: Closing) -> bool:
 
 def close_fused(task: Closing, rounds: int) -> Closed:
     """The state that closes the budgets, by so many rounds of Newton's method and the last move."""
-    fields = {
-        "specific_humidity": task.air.vapour,
-        "temperature": task.air.temperature,
-        "surface_pressure": task.air.pressure,
-        "precipitation": task.rain,
-    }
-    moves = Moves.of(fields, task)
-    of_laws, of_pairs = _shares(task.weights.device)
-    sums = moves.contents_and_responses()
-    rained, scale = sums[:, 3], task.scale()
-    inverse = inverse_of((sums[:, CONTENTS:] @ of_pairs).unflatten(1, (3, 3)), task.laws)
-    missing = asked = task.target - sums[:, :CONTENTS] @ of_laws
-    multipliers = inverse.bmm(missing[..., None])[..., 0]
+    from ..solvers.kernels import multipliers as solve
+
+    at, laws = Launch.of(task), task.laws
+    (batch, levels, size), parts = at.shape, at.parts
+    rows, room = at.empty(batch, NUMBERS), at.empty(batch, parts, RESPONSES)
+    read = task.target.contiguous(), task.levels.layers(task.air.pressure).shares
+    at.run(0, rows, room, at.fields)
+    solve.first_multipliers[(batch,)](room, rows, read[0], laws.active, read[1], parts)
+    room = at.empty(batch, parts, MOVES)
     for _ in range(rounds):
-        missing = task.target - moves.contents(multipliers) @ of_laws
-        multipliers = torch.baddbmm(multipliers[..., None], inverse, missing[..., None])[..., 0]
-    new = tuple(torch.empty_like(x) for x in moves.fields)
-    parts, profiles, maps = moves.write(multipliers, new, task.recorded)
-    sums, most = parts.sum(1), parts[..., -MOST:].amax(1)
+        at.run(1, rows, room, at.fields)
+        solve.next_multipliers[(batch,)](room, rows, *read, parts)
+    new = tuple(torch.empty_like(x) for x in at.fields)
     changes = None
     if task.recorded:
-        means = sums[:, CONTENTS:-MOST]
-        changes = Changes(means, maps.mean(0), profiles.sum((0, 1)) / len(means))
-    left = task.target - sums[:, :CONTENTS] @ of_laws
-    worst = (torch.stack([left, missing]) / scale).abs().amax((1, 2))
+        maps, profiles = at.empty(batch, len(MOVED), size), at.empty(batch, parts, 2, levels)
+        at.run(3, rows, room, new, profiles, maps)
+        profile = profiles.sum((0, 1)) / batch
+        changes = Changes(rows[:, 23:27], maps.mean(0), profile)
+    else:
+        at.run(2, rows, room, new)
+    solve.last_numbers[(batch,)](room, rows, read[0], laws.least, read[1], parts)
     vapour, temperature, pressure, rain = new
     return Closed(
         pressure,
         rain,
         vapour,
         temperature,
-        rained=rained,
-        fallen=sums[:, 3],
-        asked=asked,
-        missing=left,
-        far=most[:, 0],
-        ends=(-most[:, 2], most[:, 1]),
-        worst=worst,
+        rained=rows[:, 3],
+        fallen=rows[:, 22],
+        asked=rows[:, :3],
+        missing=rows[:, 19:22],
+        far=rows[:, 27],
+        ends=(-rows[:, 29], rows[:, 28]),
+        worst=rows[:, 30:].amax(0),
         changes=changes,
     )
 
 
-@cache
-def _shares(device: torch.device) -> tuple[Tensor, Tensor]:
-    """Of what kernels add up in the laws, (4, 3), and in pairs of them, (9, 9)."""
-    of_laws = torch.tensor((AIR, *SHARES[:2], RAIN), dtype=torch.float64)
-    products = of_laws[:, None, :, None] * of_laws[:, None]  # (4, 4, 3, 3)
-    pairs = [products[i, j] + (i != j) * products[j, i] for i in range(3) for j in range(i, 3)]
-    pairs += [products[i, i] for i in (3, 1, 2)]
-    return of_laws.to(device), torch.stack(pairs).flatten(1).to(device)
-
-
 @dataclass(frozen=True, eq=False)
-class Moves:
-    """What the kernels read of a state."""
+class Launch:
+    """What each launch reads."""
 
     fields: tuple[Tensor, ...]  # vapour, temperature (batch, K, N), pressure, rain (batch, N)
-    constants: tuple[Tensor, ...]
-    widths: tuple[Tensor, ...]
-    strides: tuple[int, ...]
-    kinds: Mapping[str, int]
-    shares: Tensor
-    air: Tensor  # (K,), the share of each layer
+    read: tuple[Any, ...]  # what follows them
+    shares: tuple[Tensor, Tensor]  # of the laws, and of the layers in the air
+    tile: dict[str, int]  # and the kinds of errors
+    parts: int
 
     @classmethod
-    def of(cls, fields: Mapping[str, Tensor], task: Closing) -> "Moves":
-        weights, errors = task.weights, task.all_errors()
-        layers = task.levels.layers(task.air.pressure)
+    def of(cls, task: Closing) -> "Launch":
+        air, w = task.air, task.weights
+        names = "specific_humidity", "temperature", "surface_pressure", "precipitation"
+        fields = air.vapour, air.temperature, air.pressure, task.rain
+        errors = task.all_errors()
         widths: list[Tensor] = []
         strides: list[int] = []
-        kinds = []
-        for name, x in fields.items():
-            given = [each for each in errors[name].tensors if each is not None]
-            kinds.append(2 if len(given) == 2 else int(errors[name].known is None))
-            for each in given if name != "specific_humidity" else (given * 2)[:2]:
-                widths.append(each)
-                strides.extend(each.expand(x.shape).stride())
-        seconds = torch.full((), task.duration, dtype=weights.dtype, device=weights.device)
+        for name, x in zip(names, fields, strict=True):
+            for width in _widths(errors[name], 1 + (name == names[0])):
+                widths.append(width)
+                strides.extend(width.expand(x.shape).stride())
+        layers = task.levels.layers(air.pressure)
+        seconds = torch.full((), task.duration, dtype=w.dtype, device=w.device)
+        tile, parts = tiled(*air.vapour.shape[1:])
+        tile |= {"Q": _kind(errors[names[0]]), "R": _kind(errors[names[3]])}
         return cls(
-            tuple(x.contiguous() for x in fields.values()),
-            (weights, layers.lines, layers.moving, layers.air, seconds),
-            tuple(widths),
-            tuple(strides),
-            {"Q": kinds[0], "R": kinds[3]},
-            layers.shares,
-            task.levels.shares,
+            tuple(x.contiguous() for x in fields),
+            (w, layers.lines, layers.moving, layers.air, seconds, *widths, *strides),
+            (layers.shares, task.levels.shares),
+            tile,
+            parts,
         )
 
-    def contents_and_responses(self) -> Tensor:
-        """Of air, vapour, heat and rain, and of what multipliers move, (batch, 13)."""
-        return self._by_kernel(0, self.shares, self.fields).sum(1)
+    @property
+    def shape(self) -> torch.Size:
+        return self.fields[0].shape
 
-    def contents(self, multipliers: Tensor) -> Tensor:
-        """Of what would be moved so, (batch, 4)."""
-        return self._by_kernel(1, multipliers, self.fields)[..., :CONTENTS].sum(1)
+    def empty(self, *shape: int) -> Tensor:
+        return self.shares[0].new_empty(shape)
 
-    def write(
-        self, multipliers: Tensor, new: tuple[Tensor, ...], recorded: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Moves; contents, changes and largest numbers, by part, and what is recorded."""
-        batch, levels, size = self.fields[0].shape
-        if not recorded:
-            return self._by_kernel(2, multipliers, new), self.shares, self.shares
-        profiles = self.shares.new_empty(batch, tiled(levels, size)[1], 2, levels)
-        maps = self.shares.new_empty(batch, 4, size)
-        return self._by_kernel(3, multipliers, new, profiles, maps), profiles, maps
-
-    def _by_kernel(
-        self, do: int, multipliers: Tensor, new: tuple[Tensor, ...], *recorded: Tensor
-    ) -> Tensor:
+    def run(
+        self, do: int, rows: Tensor, room: Tensor, new: tuple[Tensor, ...], *recorded: Tensor
+    ) -> None:
+        """The kernel; see there what it does."""
         from ..solvers.kernels.columns import column_sums
 
-        batch, levels, size = self.fields[0].shape
-        tile, parts = tiled(levels, size)
-        numbers = CONTENTS + (MOVED + MOST if do else RESPONSES)
-        found = self.shares.new_empty(batch, parts, numbers)
-        column_sums[(parts, batch)](
-            *self.fields, *self.constants, *self.widths, *self.strides, multipliers, self.shares,
-            *new, found, self.air, *(recorded or (found, found)), levels, size, DO=do,
-            **self.kinds, **tile,
+        batch, levels, size = self.shape
+        of_laws, of_air = self.shares
+        column_sums[(self.parts, batch)](
+            *self.fields, *self.read, rows, of_laws, *new, room, of_air,
+            *(recorded or (room, room)), levels, size, DO=do, **self.tile,
         )  # fmt: skip
-        return found
+
+
+def _widths(error: Error, count: int) -> Sequence[Tensor]:
+    """What makes a variance, as often as the kernel asks for it."""
+    given = [x for x in error.tensors if x is not None]
+    return (given * 2)[:count]
+
+
+def _kind(error: Error) -> int:
+    """0 known, 1 a scale of the value, 2 a floor and a share of it."""
+    return 0 if error.known is not None else 1 if error.scale is not None else 2

@@ -172,6 +172,7 @@ class Block:
 class Laws:
     """Which laws hold, and constants of all three."""
 
+    active: Tensor  # (3,), 1 for a law that holds, else 0
     pairs: Tensor  # (3, 3), 1 for two laws that hold, else 0
     shares: Tensor  # (2, 3), of vapour and heat in each law
     products: Tensor  # (2, 9), of these in pairs of laws
@@ -188,7 +189,7 @@ class Laws:
         products = (shares[:, None] * shares[..., None]).flatten(1)
         identity = torch.eye(3, dtype=active.dtype, device=active.device)
         pairs, least = active * active[:, None], new(LEAST) / active
-        return cls(pairs, shares, products, rain, least, identity)
+        return cls(active, pairs, shares, products, rain, least, identity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +245,7 @@ class Solver:
         fixed = reduce(torch.add, [each.fixed for each in found])
         gains = _gains(found, [at.pressure for at in columns])
         matrix = fixed + of_rows(gains, laws.products.mT).unflatten(1, (3, 3))
-        return cls(found, laws, gains, inverse_of(matrix, laws))
+        return cls(found, laws, gains, _inverse(matrix, laws))
 
     def step(self, missing: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
@@ -263,7 +264,7 @@ def _gains(responses: Sequence[Response], pressures: Sequence[Tensor]) -> Tensor
     return reduce(torch.add, [each.gains(pressure) for each, pressure in pairs])
 
 
-def inverse_of(matrix: Tensor, laws: Laws) -> Tensor:  # (batch, 3, 3)
+def _inverse(matrix: Tensor, laws: Laws) -> Tensor:  # (batch, 3, 3)
     """By the cross products of the columns.
 
     The multiplier of a law that is not asked for is 0, of one that nothing can move without effect.

@@ -66,14 +66,14 @@ def _record(changed, i, column, sums, m, n, N, here, weight):
 @triton.jit
 def column_sums(
     q, t, p, r, w, lines, moving, air, duration, q1, q2, t1, p1, r1,
-    qm, qk, qn, sm, sk, sn, tm, tk, ts, pm, pn, rm, rn, multipliers, shares,
+    qm, qk, qn, sm, sk, sn, tm, tk, ts, pm, pn, rm, rn, rows, shares,
     new_q, new_t, new_p, new_r, sums, part_of_air, profiles, changed, K, N,
     Q: tl.constexpr, R: tl.constexpr, DO: tl.constexpr, LEVELS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """DO: 0 contents and responses of columns; 1 contents once moved; 2 likewise, and writes them;
     3 likewise, and what they change by: profiles, and the mean of each column.
 
-    Q and R are the kinds of variance of vapour and rain.
+    Q and R are the kinds of variance of vapour and rain; rows as in `multipliers.py`.
     """
     m, part = tl.program_id(1).to(tl.int64), tl.program_id(0)
     n, k = part * BLOCK + tl.arange(0, BLOCK), tl.arange(0, LEVELS)
@@ -109,8 +109,8 @@ def column_sums(
         tl.store(sums + 12, _sum(v_t * mass, weight))
     else:
         sums += (m * tl.num_programs(0) + part) * 11
-        dry, wet = tl.load(multipliers + m * 3), tl.load(multipliers + m * 3 + 1)
-        heat = tl.load(multipliers + m * 3 + 2)
+        by = rows + m * 32 + 13
+        dry, wet, heat = tl.load(by), tl.load(by + 1), tl.load(by + 2)
         fall = dt * wet
         wet = wet - dry + heat * tl.load(shares + 5)
         warm = heat * tl.load(shares + 8)
