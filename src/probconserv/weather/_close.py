@@ -158,13 +158,14 @@ def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None
             for each, p, o in zip(blocks, near, into, strict=True)
         ]
         missing = _missing(task, blocks, columns)
-        worst, before = (missing.detach() / scale).abs().amax(), worst
+        share = missing.detach() / scale
+        worst, before = torch.linalg.vector_norm(share, torch.inf), worst
         if rounds is not None:
             continue
-        share = float(worst)
-        if task.precision.ends(share, last):
+        found = float(worst)
+        if task.precision.ends(found, last):
             break
-        solver, last = solver if share < FAST * last else None, share
+        solver, last = solver if found < FAST * last else None, found
     pressure, rain = (
         x[0] if len(x) == 1 else torch.cat(x, -1)
         for x in ([c.pressure for c in columns], [c.rain for c in columns])

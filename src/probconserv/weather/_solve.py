@@ -64,8 +64,11 @@ class Columns:
 def totals(held: Mapping[int, Line], pressure: Tensor, weights: Tensor, shares: Tensor) -> Tensor:
     """What all columns hold of each law at a surface pressure (batch, N): (batch, 3)."""
     p = pressure.double()
-    amounts = {row: torch.addcmul(line[0], line[1], p) @ weights for row, line in held.items()}
-    return reduce(torch.add, [x[:, None] * shares[row] for row, x in amounts.items()])
+    amounts = torch.stack(
+        [torch.addcmul(line[0], line[1], p) @ weights for line in held.values()], -1
+    )
+    rows = shares[:3] if len(held) == 3 else torch.stack([shares[row] for row in held])
+    return of_rows(amounts, rows.mT)
 
 
 def of_rows(x: Tensor, rows: Tensor) -> Tensor:
