@@ -10,7 +10,7 @@ import warnings
 import torch
 from fixers import FLUXES, STEP, air, earth, leaky
 
-from probconserv.weather import Fixer, _kernels
+from probconserv.weather import Fixer, _fused
 
 
 def milliseconds(jobs: dict[str, object], rounds: int) -> dict[str, float]:
@@ -49,11 +49,11 @@ def peak(job, size: int) -> float:  # type: ignore[no-untyped-def]
 
 def without_kernels(job):  # type: ignore[no-untyped-def]
     def called():  # type: ignore[no-untyped-def]
-        there, _kernels.is_there = _kernels.is_there, lambda x: False
+        there, _fused.is_there = _fused.is_there, lambda x: False
         try:
             return job()
         finally:
-            _kernels.is_there = there
+            _fused.is_there = there
 
     return called
 

@@ -44,11 +44,16 @@ class Closing:
     errors: Mapping[str, Error]  # as given, or those that changes are not below
     before: Mapping[str, Tensor]  # the state before, where errors are those of the change
     weights: Tensor  # (N,) shares of the sphere
-    target: Tensor  # (batch, 3); that of water has the precipitation of the step in it
+    budget: tuple[Tensor, ...]  # (batch, 3) each, that add up to the target
     laws: Laws
     duration: float
     audited: bool  # whether totals are looked at until they hold
     recorded: bool = False  # whether what is changed is asked for, of all four variables
+
+    @property
+    def target(self) -> Tensor:
+        """Totals, (batch, 3); that of water has the precipitation of the step in it."""
+        return reduce(torch.add, self.budget)
 
     @property
     def precision(self) -> Precision:
@@ -75,7 +80,7 @@ class Closing:
             rain=self.rain[members],
             errors={name: each.of(members) for name, each in self.errors.items()},
             before={name: x[members] for name, x in self.before.items()},
-            target=self.target[members],
+            budget=tuple(x[members] for x in self.budget),
         )
 
 
@@ -95,30 +100,34 @@ class Closed:
     rain: Tensor
     vapour: Tensor  # (batch, K, N)
     temperature: Tensor
-    rained: Tensor  # (batch,), precipitation of the step as it was, float64
+    rained: Tensor  # (batch,) or (batch, 1), precipitation of the step as it was, float64
     fallen: Tensor  # (batch,), as it is
     asked: Tensor  # (batch, 3), what the laws ask for beyond what the state holds
     missing: Tensor  # (batch, 3), what of that is left
+    target: Tensor  # (batch, 3)
     far: Tensor  # (batch,), about the square of the largest move in standard deviations
-    ends: tuple[Tensor, Tensor]  # the lowest and the highest surface pressure
-    worst: Tensor  # (2,), that as a share of the totals, in the last round and in that before
-    changes: Changes | None = None  # where they are found on the way
+    ends: tuple[Tensor, ...] = ()  # the lowest and the highest surface pressure
+    worst: Tensor | None = None  # (2,), missing as a share of the totals: last, and before that
+    changes: Changes | None = None  # and running totals, where they are found on the way
+    running: tuple[Tensor, Tensor] | None = None
 
 
 def close(task: Closing, rounds: int | None = None) -> Closed:
     """The state that closes the budgets, by so many rounds, or until they hold."""
+    if len(task.budget) > 1:
+        task = replace(task, budget=(task.target,))
     air = task.air
     widths = (x for error in task.errors.values() for x in error.tensors)
-    if _is_whole(air, task.rain, task.target, *widths, *task.before.values()):
+    if _is_whole(air, task.rain, *task.budget, *widths, *task.before.values()):
         return _closed(task, rounds, None)
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
     found = [
         _closed(task.of(m), rounds, (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)
     ]
-    names = ("pressure", "rain", "rained", "fallen", "asked", "missing", "far")
+    names = ("pressure", "rain", "rained", "fallen", "asked", "missing", "target", "far")
     joined: dict[str, Any] = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
-    worst = torch.stack([c.worst for c in found]).amax(0)
+    worst = torch.stack([c.worst for c in found if c.worst is not None]).amax(0)
     ends = joined["pressure"].aminmax()
     return Closed(vapour=out[0], temperature=out[1], ends=ends, worst=worst, **joined)
 
@@ -177,7 +186,7 @@ def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None
     far = _furthest(blocks, columns, multipliers) if task.audited else task.target[:, 0]
     moved = pressure, rain, vapour, temperature
     ends, shares = pressure.detach().aminmax(), torch.stack([worst, before])
-    return Closed(*moved, rained, fallen, started, missing, far, ends, shares)
+    return Closed(*moved, rained, fallen, started, missing, task.target, far, ends, shares)
 
 
 def _furthest(

@@ -49,7 +49,11 @@ class Doubts:
     def looks(self, task: Closing, closed: Closed, gain: Tensor) -> list[Tensor]:
         """Numbers, float64, for `judge`."""
         found = [closed.far, closed.rained, closed.fallen, gain[:, 1]]
-        return found if self.begun else [*found, _warming(task)]
+        return found + self.first_looks(task)
+
+    def first_looks(self, task: Closing) -> list[Tensor]:
+        """Those that are made once."""
+        return [] if self.begun else [_warming(task)]
 
     def judge(self, numbers: Sequence[Sequence[float]], task: Closing, closed: Closed) -> list[str]:
         """What these numbers say that was not said before, in words."""

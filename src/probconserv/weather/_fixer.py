@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
 from ._close import Closed, Closing, close, totals_of
 from ._doubts import Doubts
-from ._fused import close_fused, is_fused
+from ._fused import Constants, close_fused, is_fused, numbers_of
 from ._grid import Grid, Levels
 from ._ledger import Ledger
 from ._solve import Laws
@@ -25,9 +24,11 @@ from ._state import (
     check_pair,
     check_state,
     inflow_of,
+    judge_ends,
+    judged,
+    largest,
     like,
     look_at,
-    looked_at,
     tensors,
 )
 from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
@@ -140,6 +141,9 @@ class Fixer(nn.Module):
         self._laws = Laws.of(self._active)
         self._usual = usual(self._levels)
         self._least = smallest(self._usual)
+        self._constants = Constants(self._levels, self._least)
+        self._last_gain: tuple[Any, Tensor] = None, self._weights
+        self._seen: dict[str, Any] = {}
         self._own = given(self.std, self.levels.count, self.grid.shape, device)
 
     @property
@@ -257,12 +261,12 @@ class Fixer(nn.Module):
         members: int | None,
     ) -> dict[str, Tensor]:
         audited = check.concrete()
-        looks = self._check("after", after, audited)
+        self._check("after", after)
         seconds, air = _duration(dt, audited), air_of(after)
         self._follow(air.pressure)
         weights = self._weights
-        base, carry, of_before = self._base(before, after, weights, audited)
-        gain, of_fluxes = inflow_of(fluxes, seconds, len(air.pressure), self.grid.shape, weights)
+        base, carry, looks = self._base(before, after, weights, audited)
+        gain, of_fluxes = self._gain(fluxes, seconds, len(air.pressure), audited)
         rain = after["precipitation"] if "precipitation" in after else 0 * air.pressure
         task = Closing(
             air,
@@ -270,61 +274,103 @@ class Fixer(nn.Module):
             self._levels,
             *self._errors(before, after, std, members, weights),
             weights,
-            base + carry + gain,
+            (base, carry, gain) if audited else (base + carry + gain,),
             self._laws,
             seconds,
             audited,
-            self._keeps_ledger and all(name in after for name in MOVED),
+            self._keeps_ledger,
         )
         if audited:
-            closed = self._closed(task, gain, [*looks, *of_before, *of_fluxes])
+            closed = self._closed(task, after, [*looks, *of_fluxes])
         else:
             closed = close(task, task.precision.traced)
         fixed = _fixed(after, closed)
-        fallen = closed.fallen.detach()[:, None]
-        change = torch.addcmul(gain.detach(), fallen, self._laws.rain, value=-1)
-        self._target, self._carry = _added(base, carry, change)
+        running = closed.running or _added(base, carry, gain, closed.fallen, self._laws.rain)
+        self._target, self._carry = running
         self._steps = self._steps + 1
         if audited and self._keeps_ledger:
             with torch.no_grad():
-                self.ledger.record(after, fixed, task, closed, self._target + self._carry)
+                self.ledger.record(after, fixed, task, closed, running)
         return fixed
 
-    def _closed(self, task: Closing, gain: Tensor, looks: Sequence[Look]) -> Closed:
+    def _closed(self, task: Closing, after: State, looks: Sequence[Look]) -> Closed:
         """The state that closes the budgets, after a look at what refuses it or gives warnings.
 
         A GPU is waited for once, where its first rounds do.
         """
-        waits = task.air.pressure.is_cpu and not is_fused(task)
-        blind = None if waits else task.precision.blind
-        closed, found = self._looked(task, gain, looks, blind)
-        if blind is not None and not task.precision.ends(*found[0]):
-            closed, found = self._looked(task, gain, looks, None)
-        (worst, _), lows, highs, *others = found
-        _judge(worst, closed, task)
-        self.levels.check("surface_pressure, corrected,", min(lows), max(highs))
-        for text in self._doubts.judge(others, task, closed):
-            warn_implausible(f"step {self.steps + 1}: {text}")
+        fused = self._fused(task, after, looks) if is_fused(task, after) else None
+        if fused is not None:
+            return fused
+        looks = [look_at("after", after, self.levels), *looks]
+        rounds = (None,) if task.air.pressure.is_cpu else (task.precision.blind, None)
+        for blind in rounds:
+            closed = close(task, blind)
+            assert closed.worst is not None
+            own = [closed.worst, *closed.ends, *self._doubts.looks(task, closed, task.budget[-1])]
+            found = judged(looks, own)
+            (worst, last), (low,), (high,), *others = found
+            if blind is None or task.precision.ends(worst, last):
+                break
+        self._judge(closed, task, worst, low, high, others)
         return closed
 
-    def _looked(
-        self, task: Closing, gain: Tensor, looks: Sequence[Look], rounds: int | None
-    ) -> tuple[Closed, list[list[float]]]:
-        """With what is missing, the ends of the surface pressure and numbers for doubts."""
-        if rounds is not None and is_fused(task):
-            closed = close_fused(task, rounds)
-        else:
-            closed = close(task, rounds)
-        own = [closed.worst, *closed.ends, *self._doubts.looks(task, closed, gain)]
-        found = looked_at([*chain(*(look.values for look in looks)), *own])
-        for look in looks:
-            mine, found = found[: len(look.values)], found[len(look.values) :]
-            look.judge([*chain(*mine)])
-        return closed, found
+    def _fused(self, task: Closing, after: State, looks: Sequence[Look]) -> Closed | None:
+        """By kernels; None where their rounds do not do."""
+        constants = self._constants.of(task.duration)
+        closed, rows = close_fused(task, constants, task.precision.blind - 1)
+        table, *others = judged(looks, [rows, *self._doubts.first_looks(task)])
+        found = numbers_of(table)
+        judge_ends("after", self.levels, found["looks"])
+        worst, last = map(largest, found["worst"])
+        if not task.precision.ends(worst, last):
+            return None
+        high, low = map(largest, found["ends"])
+        numbers = [found[name][0] for name in ("far", "rained", "fallen", "gain")]
+        self._judge(closed, task, worst, -low, high, [*numbers, *others])
+        return closed
 
-    def _check(self, what: str, state: State, audited: bool) -> list[Look]:
-        check_state(what, state, self.laws, self.levels, self.grid.shape)
-        return [look_at(what, state, self.levels)] if audited else []
+    def _judge(
+        self,
+        closed: Closed,
+        task: Closing,
+        worst: float,
+        low: float,
+        high: float,
+        others: Sequence[Sequence[float]],
+    ) -> None:
+        """Refuses totals that do not hold and layers turned over; warns of doubts."""
+        _judge(worst, closed, task)
+        self.levels.check("surface_pressure, corrected,", low, high)
+        for text in self._doubts.judge(others, task, closed):
+            warn_implausible(f"step {self.steps + 1}: {text}")
+
+    def _gain(
+        self, fluxes: Mapping[str, Any] | None, seconds: float, batch: int, audited: bool
+    ) -> tuple[Tensor, list[Look]]:
+        """What flows in; that of the same numbers as in the last step is kept."""
+        given = {} if fluxes is None else fluxes
+        plain = audited and isinstance(given, Mapping)
+        plain = plain and all(type(x) in (int, float) for x in given.values())
+        key = (batch, seconds, *given.items()) if plain else None
+        if plain and key == self._last_gain[0]:
+            return self._last_gain[1], []
+        found, looks = inflow_of(fluxes, seconds, batch, self.grid.shape, self._weights)
+        if plain:
+            self._last_gain = key, found
+        return found, looks
+
+    def _check(self, what: str, state: State) -> None:
+        """Names and shapes; the same as in an earlier step are well."""
+        seen = None
+        if check.concrete() and type(state) is dict:
+            kinds = [
+                (n, type(x), getattr(x, "shape", 0), getattr(x, "dtype", 0))
+                for n, x in state.items()
+            ]
+            seen = (what, *kinds)
+        if seen is None or seen != self._seen.get(what):
+            check_state(what, state, self.laws, self.levels, self.grid.shape)
+            self._seen[what] = seen
 
     def _base(
         self, before: State, after: State, weights: Tensor, audited: bool
@@ -338,7 +384,8 @@ class Fixer(nn.Module):
                     "`reset` before another rollout."
                 )
             return self._target, self._carry, []
-        looks = self._check("before", before, audited)
+        self._check("before", before)
+        looks = [look_at("before", before, self.levels)] if audited else []
         for name in COUNTED:
             if (name in before) != (name in after):
                 raise InputError(
@@ -424,8 +471,11 @@ def _fixed(after: State, closed: Closed) -> dict[str, Tensor]:
     }
 
 
-def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """total + x, and with what their sum lost in rounding; x is the smaller."""
+def _added(
+    total: Tensor, carry: Tensor, gain: Tensor, fallen: Tensor, rain: Tensor
+) -> tuple[Tensor, Tensor]:
+    """With a change, the smaller, and with what their sum lost in rounding."""
+    x = torch.addcmul(gain.detach(), fallen.detach()[:, None], rain, value=-1)
     found = total + x
     return found, carry + (x - (found - total))
 

@@ -4,133 +4,162 @@ They take states without clouds, winds and a surface of their own, on levels tha
 make as many rounds as nearly always do; the rest is for `close`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import importlib.util
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..air.contents import HEAT_CAPACITY, VAPORIZATION
+from ..support import checks as check
 from ._close import Changes, Closed, Closing
-from ._kernels import has_kernels, tiled
-from ._std import MOVED, Error
+from ._grid import Levels
+from ._std import MOVED, Errors
 
-RESPONSES, MOVES = 13, 11  # numbers of a programme before the move, and of one that moves
-NUMBERS = 32  # of a member
+NAMES = "specific_humidity", "temperature", "surface_pressure", "precipitation"
+TILE, NARROW = 512, 16  # values of a field, and least columns, that a programme works on
+LANE = 128  # of these for each warp
+PART, ROW = 32, 64  # numbers of a programme, and of a member
+ROWS = {"asked": 3, "rained": 1, "solved": 12, "before": 3, "missing": 3, "fallen": 1, "means": 4}
+ROWS |= {"far": 1, "ends": 2, "worst": 2, "looks": 10, "gain": 1, "target": 3, "free": 18}
 
 
-def is_fused(task: Closing) -> bool:
-    """Whether the kernels take this."""
-    air = task.air
-    if task.levels.cut or air.water is not None or air.energy is not None:
+@cache
+def has_triton(device: int) -> bool:
+    """Whether Triton is there, as it is with torch for Linux and CUDA, and knows this GPU."""
+    known = torch.cuda.get_device_capability(device) >= (7, 0)
+    return known and importlib.util.find_spec("triton") is not None
+
+
+def is_there(x: Tensor) -> bool:
+    """Whether `x` is on the GPU that is used now, and Triton is there."""
+    if not x.is_cuda or x.device.index != torch.cuda.current_device():
         return False
-    widths = [x for error in task.errors.values() for x in error.tensors if x is not None]
-    every = air.vapour, air.temperature, air.pressure, task.rain, task.target
-    return has_kernels(*every, *widths, *task.before.values())
+    return has_triton(x.device.index)
 
 
-def close_fused(task: Closing, rounds: int) -> Closed:
-    """The state that closes the budgets, by so many rounds of Newton's method and the last move."""
+class Constants:
+    """What the kernels read of levels, errors that go by the change, and the length of a step."""
+
+    def __init__(self, levels: Levels, least: Errors) -> None:
+        self.levels, self.least = levels, least
+        self._kept: dict[float, Tensor] = {}
+
+    def of(self, seconds: float) -> Tensor:
+        """See the kernels; those of the last length are kept."""
+        if seconds not in self._kept:
+            x, least = self.levels.layers(self.levels.a), self.least
+            first = least["specific_humidity"].floor, least["temperature"].known, x.air
+            last = least["surface_pressure"].known, least["precipitation"].scale
+            plain = (x.air.new_full((1,), y) for y in (VAPORIZATION, HEAT_CAPACITY, seconds))
+            latent, capacity, time = plain
+            parts = x.lines, x.moving, self.levels.shares, *first, latent, capacity, *last, time
+            self._kept = {seconds: torch.cat([y.flatten() for y in parts if y is not None])}
+        return self._kept[seconds]
+
+
+def is_fused(task: Closing, after: Mapping[str, Tensor]) -> bool:
+    """Whether the kernels take this: values without gradients to keep."""
+    air = task.air
+    if not is_there(air.vapour) or task.levels.cut:
+        return False
+    if air.water is not None or air.energy is not None or any(name not in after for name in MOVED):
+        return False
+    given = [error for name, error in task.errors.items() if name not in task.before]
+    widths = [x for error in given for x in (error.known, error.scale)]
+    kept = [x for x in widths if x is not None]
+    if len(kept) < len(given):
+        return False
+    every = air.vapour, air.temperature, air.pressure, task.rain, *task.budget, *kept
+    every = (*every, *task.before.values())
+    if torch.is_grad_enabled() and any(x.requires_grad for x in every):
+        return False
+    return check.concrete(*every)
+
+
+def close_fused(task: Closing, constants: Tensor, rounds: int) -> tuple[Closed, Tensor]:
+    """The state that closes the budgets, by so many rounds of Newton's method and the last move.
+
+    And all numbers of members: see the kernels, and `numbers_of`.
+    """
+    from ..solvers.kernels import columns as on_columns
     from ..solvers.kernels import multipliers as solve
 
-    at, laws = Launch.of(task), task.laws
-    (batch, levels, size), parts = at.shape, at.parts
-    rows, room = at.empty(batch, NUMBERS), at.empty(batch, parts, RESPONSES)
-    read = task.target.contiguous(), task.levels.layers(task.air.pressure).shares
-    at.run(0, rows, room, at.fields)
-    solve.first_multipliers[(batch,)](room, rows, read[0], laws.active, read[1], parts)
-    room = at.empty(batch, parts, MOVES)
+    air, w, (base, carry, gain) = task.air, task.weights, (x.contiguous() for x in task.budget)
+    fields = tuple(x.contiguous() for x in (air.vapour, air.temperature, air.pressure, task.rain))
+    batch, levels, size = fields[0].shape
+    tile, parts = tiled(levels, size)
+    grid = parts, batch
+    widths, kinds = _widths(task, fields)
+    squares = constants
+    if any(not kinds[kind] for kind in "QTP"):
+        old = [
+            task.before.get(name, x).contiguous()
+            for name, x in zip(NAMES, fields[:3], strict=False)
+        ]
+        sums = w.new_empty(batch, parts, 3 * levels + 1)
+        on_columns.change_sums[grid](*fields[:3], *old, w, sums, levels, size, **tile)
+        squares = sums.sum(1)
+    rows, room = w.new_empty(batch, ROW), w.new_empty(batch, parts, PART)
+    read = *fields, w, constants, squares, *widths, rows, room
+
+    def run(do: int, new: Sequence[Tensor], profiles: Tensor = room, maps: Tensor = room) -> None:
+        on_columns.columns[grid](*read, profiles, maps, *new, levels, size, DO=do, **kinds, **tile)
+
+    run(0, fields)
+    own = base, carry, gain
+    solve.first[(batch,)](room, *own, task.laws.active, constants, rows, parts, levels)
     for _ in range(rounds):
-        at.run(1, rows, room, at.fields)
-        solve.next_multipliers[(batch,)](room, rows, *read, parts)
-    new = tuple(torch.empty_like(x) for x in at.fields)
+        run(1, fields)
+        solve.following[(batch,)](room, constants, rows, parts, levels)
+    new = [torch.empty_like(x) for x in fields]
+    if task.recorded:
+        profiles, maps = w.new_empty(batch * parts, 2, levels), w.new_empty(batch, 4, size)
+        run(3, new, profiles, maps)
+    else:
+        run(2, new)
+    budget = w.new_empty(2, batch, 3)
+    solve.last[(batch,)](room, *own, task.laws.least, constants, rows, budget, parts, levels)
+    found = dict(zip(ROWS, rows.split([*ROWS.values()], 1), strict=True))
     changes = None
     if task.recorded:
-        maps, profiles = at.empty(batch, len(MOVED), size), at.empty(batch, parts, 2, levels)
-        at.run(3, rows, room, new, profiles, maps)
-        profile = profiles.sum((0, 1)) / batch
-        changes = Changes(rows[:, 23:27], maps.mean(0), profile)
-    else:
-        at.run(2, rows, room, new)
-    solve.last_numbers[(batch,)](room, rows, read[0], laws.least, read[1], parts)
+        changes = Changes(found["means"], maps.sum(0), profiles.sum(0))
     vapour, temperature, pressure, rain = new
-    return Closed(
-        pressure,
-        rain,
-        vapour,
-        temperature,
-        rained=rows[:, 3],
-        fallen=rows[:, 22],
-        asked=rows[:, :3],
-        missing=rows[:, 19:22],
-        far=rows[:, 27],
-        ends=(-rows[:, 29], rows[:, 28]),
-        worst=rows[:, 30:].amax(0),
-        changes=changes,
-    )
+    same = ("rained", "fallen", "asked", "missing", "target", "far")
+    named: dict[str, Any] = {name: found[name] for name in same}
+    named |= {"changes": changes, "running": (budget[0], budget[1])}
+    return Closed(pressure, rain, vapour, temperature, **named), rows
 
 
-@dataclass(frozen=True, eq=False)
-class Launch:
-    """What each launch reads."""
-
-    fields: tuple[Tensor, ...]  # vapour, temperature (batch, K, N), pressure, rain (batch, N)
-    read: tuple[Any, ...]  # what follows them
-    shares: tuple[Tensor, Tensor]  # of the laws, and of the layers in the air
-    tile: dict[str, int]  # and the kinds of errors
-    parts: int
-
-    @classmethod
-    def of(cls, task: Closing) -> "Launch":
-        air, w = task.air, task.weights
-        names = "specific_humidity", "temperature", "surface_pressure", "precipitation"
-        fields = air.vapour, air.temperature, air.pressure, task.rain
-        errors = task.all_errors()
-        widths: list[Tensor] = []
-        strides: list[int] = []
-        for name, x in zip(names, fields, strict=True):
-            for width in _widths(errors[name], 1 + (name == names[0])):
-                widths.append(width)
-                strides.extend(width.expand(x.shape).stride())
-        layers = task.levels.layers(air.pressure)
-        seconds = torch.full((), task.duration, dtype=w.dtype, device=w.device)
-        tile, parts = tiled(*air.vapour.shape[1:])
-        tile |= {"Q": _kind(errors[names[0]]), "R": _kind(errors[names[3]])}
-        return cls(
-            tuple(x.contiguous() for x in fields),
-            (w, layers.lines, layers.moving, layers.air, seconds, *widths, *strides),
-            (layers.shares, task.levels.shares),
-            tile,
-            parts,
-        )
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.fields[0].shape
-
-    def empty(self, *shape: int) -> Tensor:
-        return self.shares[0].new_empty(shape)
-
-    def run(
-        self, do: int, rows: Tensor, room: Tensor, new: tuple[Tensor, ...], *recorded: Tensor
-    ) -> None:
-        """The kernel; see there what it does."""
-        from ..solvers.kernels.columns import column_sums
-
-        batch, levels, size = self.shape
-        of_laws, of_air = self.shares
-        column_sums[(self.parts, batch)](
-            *self.fields, *self.read, rows, of_laws, *new, room, of_air,
-            *(recorded or (room, room)), levels, size, DO=do, **self.tile,
-        )  # fmt: skip
+def _widths(task: Closing, fields: Sequence[Tensor]) -> tuple[list[Tensor], dict[str, int]]:
+    """Variances that are given, and of which kind they are: see the kernels."""
+    widths, kinds = [], {}
+    for kind, name, x in zip("QTPR", NAMES, fields, strict=True):
+        error, width = task.errors[name], task.weights
+        kinds[kind] = 0
+        if name in task.before:
+            width = task.before[name]
+        elif error.known is not None:
+            width = error.known.expand(-1, *x.shape[1:])
+            kinds[kind] = 1 if width.shape[0] == 1 else 2
+        elif error.scale is not None and error.scale.numel() > 1:
+            kinds[kind], width = 3, error.scale
+        widths.append(width.contiguous())
+    return widths, kinds
 
 
-def _widths(error: Error, count: int) -> Sequence[Tensor]:
-    """What makes a variance, as often as the kernel asks for it."""
-    given = [x for x in error.tensors if x is not None]
-    return (given * 2)[:count]
+def numbers_of(rows: list[float]) -> dict[str, list[list[float]]]:
+    """What is looked at, by name: for each number those of all members."""
+    columns = (rows[i::ROW] for i in range(ROW))
+    return {name: [*islice(columns, count)] for name, count in ROWS.items()}
 
 
-def _kind(error: Error) -> int:
-    """0 known, 1 a scale of the value, 2 a floor and a share of it."""
-    return 0 if error.known is not None else 1 if error.scale is not None else 2
+def tiled(levels: int, columns: int) -> tuple[dict[str, int], int]:
+    """How a programme cuts its tile, and how many tiles there are."""
+    padded = 1 << max(levels - 1, 0).bit_length()
+    block = max(NARROW, TILE // padded)
+    warps = min(max(4, padded * block // LANE), 16)
+    return {"LEVELS": padded, "BLOCK": block, "num_warps": warps}, -(-columns // block)

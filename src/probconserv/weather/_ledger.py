@@ -25,13 +25,14 @@ class Step(NamedTuple):
     rained: Tensor  # (batch,)
     fallen: Tensor
     target: Tensor  # (batch, 3)
+    carry: Tensor
     correction: Tensor  # (batch, 4)
 
     def rows(self) -> dict[str, Tensor]:
         rain = self.target.new_tensor(RAIN)
-        before = self.asked_of - self.asked - self.rained[:, None] * rain
-        now = self.asked_of - self.missing - self.fallen[:, None] * rain
-        rows = {"total_before": before, "total": now, "target": self.target}
+        before = self.asked_of - self.asked - self.rained.reshape(-1, 1) * rain
+        now = self.asked_of - self.missing - self.fallen.reshape(-1, 1) * rain
+        rows = {"total_before": before, "total": now, "target": self.target + self.carry}
         return {**rows, "correction": self.correction}
 
 
@@ -63,7 +64,7 @@ class Ledger:
         fixed: Mapping[str, Tensor],
         task: Closing,
         closed: Closed,
-        target: Tensor,
+        running: tuple[Tensor, Tensor],
     ) -> None:
         """Adds a step; the fixer calls it.
 
@@ -73,13 +74,14 @@ class Ledger:
             The state as the model made it, and corrected.
         task, closed : Closing and Closed
             What was asked, and what the solve found.
-        target : Tensor, shape ``(batch, 3)``
-            What the totals should be.
+        running : two Tensor, shape ``(batch, 3)``
+            What the totals should be, and what is lost of that in rounding.
         """
         found = closed.changes or _changes(after, fixed, task)
-        lost = closed.asked, closed.missing, closed.rained, closed.fallen
-        numbers = (task.target, *lost, target, found.means)
-        self._steps.append(Step(task.duration, *(x.detach() for x in numbers)))
+        rain = closed.rained, closed.fallen
+        numbers = (closed.target, closed.asked, closed.missing, *rain, *running, found.means)
+        kept = (x.detach() if x.requires_grad else x for x in numbers)
+        self._steps.append(Step(task.duration, *kept))
         self._maps = found.maps if self._maps is None else self._maps + found.maps
         more = found.profiles
         self._profiles = more if self._profiles is None else self._profiles + more
@@ -138,7 +140,7 @@ class Ledger:
 
 def _changes(after: Mapping[str, Tensor], fixed: Mapping[str, Tensor], task: Closing) -> Changes:
     w, shares = task.weights, task.levels.shares
-    batch, size = len(task.target), len(w)
+    batch, size = len(task.air.pressure), len(w)
     means, maps = dict.fromkeys(MOVED, w.new_zeros(batch)), dict.fromkeys(MOVED, w.new_zeros(size))
     profiles = dict.fromkeys(ON_LEVELS, torch.zeros_like(shares))
     for name in [name for name in MOVED if name in after]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
@@ -113,10 +114,31 @@ class Look(NamedTuple):
 def looked_at(tensors: Sequence[Tensor]) -> list[list[float]]:
     """The numbers of each; a GPU is waited for once."""
     flat = [x.detach().reshape(-1) for x in tensors]
-    if not flat[0].is_cuda:
+    if len(flat) == 1 or not flat[0].is_cuda:
         return [x.tolist() for x in flat]
     numbers = iter(torch.cat(flat).tolist())
     return [[*islice(numbers, len(x))] for x in flat]
+
+
+def judged(looks: Sequence[Look], others: Sequence[Tensor]) -> list[list[float]]:
+    """The numbers of others, once those of the looks refuse nothing."""
+    found = looked_at([*chain(*(look.values for look in looks)), *others])
+    for look in looks:
+        mine, found = found[: len(look.values)], found[len(look.values) :]
+        look.judge([*chain(*mine)])
+    return found
+
+
+def largest(numbers: Sequence[float]) -> float:
+    """NaN where one is."""
+    return math.nan if any(map(math.isnan, numbers)) else max(numbers)
+
+
+def judge_ends(what: str, levels: Levels, numbers: Sequence[Sequence[float]]) -> None:
+    """Of vapour at the first and last level; then the negative of the lowest and the highest."""
+    ends = [largest(x) if i % 2 else -largest(x) for i, x in enumerate(numbers[2:])]
+    means = (fmean(x) for x in numbers[:2])
+    _check_values(what, MOVED, levels, [*ends, *means])
 
 
 def look_at(what: str, state: State, levels: Levels) -> Look:

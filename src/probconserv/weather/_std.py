@@ -12,7 +12,6 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
 from ._grid import USUAL, Levels
-from ._kernels import has_kernels, level_squares
 
 MOVED = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
 ON_LEVELS = ("temperature", "specific_humidity")
@@ -101,15 +100,13 @@ def of_change(
     """
     found = {}
     for name, old in before.items():
-        new, moist = after[name], name == "specific_humidity"
-        if name in ON_LEVELS and has_kernels(new, old):
-            level, size = level_squares(new, old, weights)[..., None]
-        else:
-            change = (new - old).square()
-            level = (change @ weights.to(change.dtype))[..., None]  # (batch, [K,] 1)
-            size = (new.square() @ weights.to(new.dtype))[..., None] if moist else level
-        if moist:
-            share = (level / size.clamp_min(TINY)).clamp(LEAST_SHARE**2, 1.0).sqrt()
+        new = after[name]
+        change = (new - old).square()
+        weights = weights.to(change.dtype)
+        level = (change @ weights)[..., None]  # (batch, [K,] 1)
+        if name == "specific_humidity":
+            size = (new.square() @ weights.to(new.dtype))[..., None].clamp_min(TINY)
+            share = (level / size).clamp(LEAST_SHARE**2, 1.0).sqrt()
             found[name] = Error(floor=least[name].floor, share=share)
             continue
         if name == "surface_pressure":
