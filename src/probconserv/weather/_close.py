@@ -160,7 +160,7 @@ def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None
         step = solver.step(missing)
         multipliers = step if multipliers is None else multipliers + step
         near = [b.pressure(at.held, multipliers) for b, at in zip(blocks, columns, strict=True)]
-        if number == 0:
+        if number == 0 and (task.audited or task.precision is FINE):  # or the next round does it
             multipliers = multipliers + solver.step(solver.bent(step, near))
         columns = [
             each.moved(p, multipliers, task.duration, o)
