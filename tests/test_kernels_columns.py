@@ -165,3 +165,25 @@ def test_what_kernels_do_not_take_is_done_by_torch(monkeypatch, taken, what):
     fixed = fixer(before, after, STEP, FLUXES)
     assert not taken
     assert off(fixer, {name: x.detach() for name, x in fixed.items()}) < 1e-13
+
+
+def test_a_compiled_fixer_takes_the_kernels_in_its_graph(monkeypatch):
+    found = []
+    for by_kernels in (True, False):
+        for module in (_fused, _fixer):
+            monkeypatch.setattr(module, "is_there", lambda x, there=by_kernels: there)
+        fixer, before, after = case(dtype=torch.float32)
+        made, graphs = [], []
+
+        def kept(graph, inputs, graphs=graphs):
+            graphs.append(graph.code)
+            return graph
+
+        called = torch.compile(fixer, fullgraph=True, backend=kept)
+        with torch.no_grad():
+            for _ in range(2):
+                made.append(called(before, after, STEP, FLUXES))
+        assert all(("closed_columns" in code) is by_kernels for code in graphs)
+        assert off(fixer, made[-1]) < 1e-7
+        found.append(made[-1])
+    check_alike(*found, SHARE[torch.float32])

@@ -13,7 +13,7 @@ from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
 from ._close import Closed, Closing, close, totals_of
 from ._doubts import Doubts
-from ._fused import Constants, close_fused, is_fused, numbers_of
+from ._fused import Constants, close_fused, is_fused, is_there, numbers_of
 from ._grid import Grid, Levels
 from ._ledger import Ledger
 from ._solve import Laws
@@ -142,6 +142,7 @@ class Fixer(nn.Module):
         self._usual = usual(self._levels)
         self._least = smallest(self._usual)
         self._constants = Constants(self._levels, self._least)
+        self._has_kernels = is_there(self._weights)
         self._last_gain: tuple[Any, Tensor] = None, self._weights
         self._seen: dict[str, Any] = {}
         self._own = given(self.std, self.levels.count, self.grid.shape, device)
@@ -274,7 +275,7 @@ class Fixer(nn.Module):
             self._levels,
             *self._errors(before, after, std, members, weights),
             weights,
-            (base, carry, gain) if audited else (base + carry + gain,),
+            (base, carry, gain),
             self._laws,
             seconds,
             audited,
@@ -282,6 +283,9 @@ class Fixer(nn.Module):
         )
         if audited:
             closed = self._closed(task, after, [*looks, *of_fluxes])
+        elif self._has_kernels and torch.compiler.is_compiling() and is_fused(task, after):
+            constants = self._constants.of(seconds)
+            closed, _ = close_fused(task, constants, task.precision.traced - 1)
         else:
             closed = close(task, task.precision.traced)
         fixed = _fixed(after, closed)

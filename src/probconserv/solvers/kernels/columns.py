@@ -13,7 +13,7 @@ a layer, a' + b' p that by which it moves, and v the variances, the first 21 of 
 and once moved 0:4, means of what is changed 4:8, the largest move 8, 9:11 of p and -p. Constants
 are a, b, a', b', shares of the air, and of errors that go by the change the floor of vapour and
 the least of temperature, (7, K); then a, b of the air, latent heat, heat capacity, the least of
-the pressure, the scale of rain, and the seconds of a step.
+the pressure, the scale of rain, the seconds of a step, and the least size and share of vapour.
 """
 
 import triton
@@ -94,8 +94,8 @@ def columns(
     start_p, raw_r = _load(p, row, here), _load(r, row, here)
     start_q, start_r = tl.maximum(raw_q, 0.0), tl.maximum(raw_r, 0.0)
     if Q == 0:
-        size = tl.maximum(_load(squares, 2 * K + line, each), 1e-30)
-        share = tl.maximum(_load(squares, K + line, each) / size, 1e-8)
+        size = tl.maximum(_load(squares, 2 * K + line, each), tl.load(numbers + 7))
+        share = tl.maximum(_load(squares, K + line, each) / size, tl.load(numbers + 8))
         floor = _load(constants, 5 * K + line, each)
         v_q = floor + tl.sqrt(tl.minimum(share, 1.0)) * start_q
         v_q = tl.where(inside, v_q * v_q, 0.0)
