@@ -1,16 +1,15 @@
 """One step of all members: sums over columns, the solve, the update, in parts that fit a cache."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ._grid import Levels
-from ._solve import Air, Block, Columns, Laws, Solver, content
+from ._solve import Air, Block, Columns, Laws, Solver, totals
 from ._std import CHANGED, Error, of_change
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time
@@ -24,9 +23,15 @@ class Precision(NamedTuple):
     enough: float  # at which rounds end
     tolerance: float  # at which they do if they bring no more
     traced: int  # how many rounds there are where values cannot be looked at
+    blind: int  # how many nearly always do: a GPU makes these before it is waited for
+
+    def ends(self, worst: float, last: float) -> bool:
+        """Whether rounds end with this share of the totals missing, and that before."""
+        settled = worst <= self.tolerance and worst > last / 2
+        return settled or not worst > self.enough  # NaN, or all is well
 
 
-FINE, COARSE = Precision(5e-15, 1e-11, 3), Precision(4e-8, 1e-6, 2)  # of float64, of less
+FINE, COARSE = Precision(5e-15, 1e-11, 3, 3), Precision(4e-8, 1e-6, 2, 1)  # of float64, of less
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,10 +44,16 @@ class Closing:
     errors: Mapping[str, Error]  # as given, or those that changes are not below
     before: Mapping[str, Tensor]  # the state before, where errors are those of the change
     weights: Tensor  # (N,) shares of the sphere
-    target: Tensor  # (batch, 3); that of water has the precipitation of the step in it
+    budget: tuple[Tensor, ...]  # (batch, 3) each, that add up to the target
     laws: Laws
     duration: float
     audited: bool  # whether totals are looked at until they hold
+    recorded: bool = False  # whether what is changed is asked for, of all four variables
+
+    @property
+    def target(self) -> Tensor:
+        """Totals, (batch, 3); that of water has the precipitation of the step in it."""
+        return reduce(torch.add, self.budget)
 
     @property
     def precision(self) -> Precision:
@@ -69,8 +80,16 @@ class Closing:
             rain=self.rain[members],
             errors={name: each.of(members) for name, each in self.errors.items()},
             before={name: x[members] for name, x in self.before.items()},
-            target=self.target[members],
+            budget=tuple(x[members] for x in self.budget),
         )
+
+
+class Changes(NamedTuple):
+    """What a correction moves, by variable; on levels the mean over the air of a column."""
+
+    means: Tensor  # (batch, 4), over the sphere
+    maps: Tensor  # (4, N), the mean of all members
+    profiles: Tensor  # (2, K), of what is on levels, likewise
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,26 +100,36 @@ class Closed:
     rain: Tensor
     vapour: Tensor  # (batch, K, N)
     temperature: Tensor
-    fallen: Tensor  # (batch,), precipitation of the step, float64
+    rained: Tensor  # (batch,) or (batch, 1), precipitation of the step as it was, float64
+    fallen: Tensor  # (batch,), as it is
     asked: Tensor  # (batch, 3), what the laws ask for beyond what the state holds
     missing: Tensor  # (batch, 3), what of that is left
+    target: Tensor  # (batch, 3)
     far: Tensor  # (batch,), about the square of the largest move in standard deviations
-    worst: float  # that as a share of the totals
+    ends: tuple[Tensor, ...] = ()  # the lowest and the highest surface pressure
+    worst: Tensor | None = None  # (2,), missing as a share of the totals: last, and before that
+    changes: Changes | None = None  # and running totals, where they are found on the way
+    running: tuple[Tensor, Tensor] | None = None
 
 
-def close(task: Closing) -> Closed:
-    """The state that closes the budgets."""
+def close(task: Closing, rounds: int | None = None) -> Closed:
+    """The state that closes the budgets, by so many rounds, or until they hold."""
+    if len(task.budget) > 1 and not torch.compiler.is_compiling():
+        task = replace(task, budget=(task.target,))
     air = task.air
     widths = (x for error in task.errors.values() for x in error.tensors)
-    if _is_whole(air, task.rain, task.target, *widths, *task.before.values()):
-        return _closed(task, None)
+    if _is_whole(air, task.rain, *task.budget, *widths, *task.before.values()):
+        return _closed(task, rounds, None)
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
-    found = [_closed(task.of(m), (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)]
-    names = ("pressure", "rain", "fallen", "asked", "missing", "far")
-    joined = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
-    worst = max((c.worst for c in found), key=lambda x: (math.isnan(x), x))
-    return Closed(vapour=out[0], temperature=out[1], worst=worst, **joined)
+    found = [
+        _closed(task.of(m), rounds, (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)
+    ]
+    names = ("pressure", "rain", "rained", "fallen", "asked", "missing", "target", "far")
+    joined: dict[str, Any] = {name: torch.cat([getattr(c, name) for c in found]) for name in names}
+    worst = torch.stack([c.worst for c in found if c.worst is not None]).amax(0)
+    ends = joined["pressure"].aminmax()
+    return Closed(vapour=out[0], temperature=out[1], ends=ends, worst=worst, **joined)
 
 
 def _is_whole(air: Air, *others: Tensor | None) -> bool:
@@ -116,43 +145,48 @@ def parts(length: int, size: int) -> Iterator[slice]:
         yield slice(begin, min(begin + size, length))
 
 
-def _closed(task: Closing, out: tuple[Tensor, Tensor] | None) -> Closed:
+def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None) -> Closed:
     blocks = list(_blocks(task, out is None))
     into = [
         None if out is None else (out[0][..., b.columns], out[1][..., b.columns]) for b in blocks
     ]
     columns = [each.start for each in blocks]
     missing = started = _missing(task, blocks, columns)
-    scale, solver, multipliers, last, worst = task.scale(), None, None, 1.0, math.nan
-    for number in range(ROUNDS if task.audited else task.precision.traced):
+    scale, solver, multipliers, last = task.scale(), None, None, 1.0
+    worst = before = torch.ones_like(scale[0, 0])
+    for number in range(ROUNDS if rounds is None else rounds):
         if solver is None:
             solver = Solver.of(blocks, columns, task.laws, task.duration)
         step = solver.step(missing)
         multipliers = step if multipliers is None else multipliers + step
         near = [b.pressure(at.held, multipliers) for b, at in zip(blocks, columns, strict=True)]
-        if number == 0:
+        if number == 0 and (task.audited or task.precision is FINE):  # or the next round does it
             multipliers = multipliers + solver.step(solver.bent(step, near))
         columns = [
             each.moved(p, multipliers, task.duration, o)
             for each, p, o in zip(blocks, near, into, strict=True)
         ]
         missing = _missing(task, blocks, columns)
-        if not task.audited:
+        share = missing.detach() / scale
+        worst, before = torch.linalg.vector_norm(share, torch.inf), worst
+        if rounds is not None:
             continue
-        worst = float(torch.linalg.vector_norm(missing.detach() / scale, torch.inf))
-        settled = worst <= task.precision.tolerance and worst > last / 2
-        if settled or not worst > task.precision.enough:  # NaN, or all is well
+        found = float(worst)
+        if task.precision.ends(found, last):
             break
-        solver, last = solver if worst < FAST * last else None, worst
+        solver, last = solver if found < FAST * last else None, found
     pressure, rain = (
         x[0] if len(x) == 1 else torch.cat(x, -1)
         for x in ([c.pressure for c in columns], [c.rain for c in columns])
     )
     vapour, temperature = out or (columns[0].vapour, columns[0].temperature)
-    fallen = task.duration * (rain.double() @ task.weights)
+    rained, fallen = (
+        task.duration * (x.double() @ task.weights) for x in (task.rain.clamp_min(0.0), rain)
+    )
     far = _furthest(blocks, columns, multipliers) if task.audited else task.target[:, 0]
     moved = pressure, rain, vapour, temperature
-    return Closed(*moved, fallen, started, missing, far, worst)
+    ends, shares = pressure.detach().aminmax(), torch.stack([worst, before])
+    return Closed(*moved, rained, fallen, started, missing, task.target, far, ends, shares)
 
 
 def _furthest(
@@ -178,20 +212,22 @@ def _blocks(task: Closing, whole: bool) -> Iterator[Block]:
 def _missing(task: Closing, blocks: Sequence[Block], columns: Sequence[Columns]) -> Tensor:
     """What the laws ask for less what is there, (batch, 3)."""
     pairs = zip(blocks, columns, strict=True)
-    found = [at.content(task.duration) @ each.weights for each, at in pairs]
-    return task.target - reduce(torch.add, found)
+    return task.target - reduce(torch.add, [b.totals(at, task.duration) for b, at in pairs])
 
 
 def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
     """Dry air, water and energy of a state, means over the sphere, (batch, 3), float64."""
     if _is_whole(air):
-        held = air.held(levels.layers(air.pressure), air.vapour, air.temperature)
-        return content(held, air.pressure) @ weights
+        return _totals_of(air, levels, weights)
     batch, count, size = air.vapour.shape
     found = torch.zeros(batch, 3, dtype=torch.float64, device=weights.device)
     for m in parts(batch, 1):
         for c in parts(size, max(1, BLOCK // count)):
-            own = air.of(m, c)
-            held = own.held(levels.layers(own.pressure), own.vapour, own.temperature)
-            found[m] += content(held, own.pressure) @ weights[c]
+            found[m] += _totals_of(air.of(m, c), levels, weights[c])
     return found
+
+
+def _totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
+    layers = levels.layers(air.pressure)
+    held = air.counted(layers) | {1: layers.held(air.vapour), 2: layers.held(air.temperature)}
+    return totals(held, air.pressure, weights, layers.shares)

@@ -5,6 +5,8 @@ Each is said once in the life of a fixer. Values are looked at together with tho
 
 import math
 from collections.abc import Sequence
+from itertools import chain
+from statistics import fmean
 
 from torch import Tensor
 
@@ -45,32 +47,34 @@ class Doubts:
         self.said: set[str] = set()
 
     def looks(self, task: Closing, closed: Closed, gain: Tensor) -> list[Tensor]:
-        """Numbers without axes, float64, for `judge`."""
-        before, after = (rain + LITTLE for rain in _rain(task, closed))
-        change = (after / before).log().abs().max()
-        evaporated = gain.detach()[:, 1].mean() / task.duration
-        found = [closed.far.max(), change, before.mean() - LITTLE, evaporated]
-        return found if self.begun else [*found, _warming(task)]
+        """Numbers, float64, for `judge`."""
+        found = [closed.far, closed.rained, closed.fallen, gain[:, 1]]
+        return found + self.first_looks(task)
 
-    def judge(self, numbers: Sequence[float], task: Closing, closed: Closed) -> list[str]:
+    def first_looks(self, task: Closing) -> list[Tensor]:
+        """Those that are made once."""
+        return [] if self.begun else [_warming(task)]
+
+    def judge(self, numbers: Sequence[Sequence[float]], task: Closing, closed: Closed) -> list[str]:
         """What these numbers say that was not said before, in words."""
-        far, change, rain, evaporated, *warming = numbers
+        far, *amounts = numbers[:4]
+        before, after, evaporated = ([x / task.duration for x in each] for each in amounts)
+        changes = [
+            math.log((x + LITTLE) / (y + LITTLE)) for x, y in zip(after, before, strict=True)
+        ]
+        change = max(map(abs, changes))
         self.begun = True
-        doubts = {"dt": of_duration(task.duration, *warming)}
+        doubts = {"dt": of_duration(task.duration, *chain(*numbers[4:]))}
         if self.wet:
-            doubts["unit"] = of_unit(rain, evaporated, task.duration)
-            doubts["rain"] = _of_rain(task, closed) if change > math.log(PLAUSIBLE) else ""
-        if far > FAR**2 and "far" not in self.said:
+            doubts["unit"] = of_unit(fmean(before), fmean(evaporated), task.duration)
+            member = [*map(abs, changes)].index(change)
+            far_off = change > math.log(PLAUSIBLE)
+            doubts["rain"] = _of_rain(before[member], after[member]) if far_off else ""
+        if max(far) > FAR**2 and "far" not in self.said:
             doubts["far"] = _of_moves(task, closed)
         new = {name: text for name, text in doubts.items() if text and name not in self.said}
         self.said |= set(new)
         return list(new.values())
-
-
-def _rain(task: Closing, closed: Closed) -> tuple[Tensor, Tensor]:
-    """Precipitation of each member, kg m-2 s-1 in the mean over the sphere, before and after."""
-    before = task.rain.detach().clamp_min(0.0).double() @ task.weights
-    return before, closed.fallen.detach() / task.duration
 
 
 def _warming(task: Closing) -> Tensor:
@@ -111,14 +115,11 @@ def of_unit(rain: float, evaporated: float, seconds: float) -> str:
     )
 
 
-def _of_rain(task: Closing, closed: Closed) -> str:
+def _of_rain(before: float, after: float) -> str:
     """Of the member whose precipitation is changed the most."""
-    before, after = _rain(task, closed)
-    member = int(((after + LITTLE) / (before + LITTLE)).log().abs().argmax())
     return (
-        f"the budget of water changes precipitation from {float(before[member]):.2g} to "
-        f"{float(after[member]):.2g} kg m-2 s-1 in the mean over the globe. {HINT}, evaporation "
-        "above all."
+        f"the budget of water changes precipitation from {before:.2g} to {after:.2g} kg m-2 s-1 in "
+        f"the mean over the globe. {HINT}, evaporation above all."
     )
 
 

@@ -13,10 +13,24 @@ from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
 from ._close import Closed, Closing, close, totals_of
 from ._doubts import Doubts
+from ._fused import Constants, close_fused, is_fused, is_there, numbers_of
 from ._grid import Grid, Levels
 from ._ledger import Ledger
 from ._solve import Laws
-from ._state import COUNTED, air_of, check_pair, check_state, check_values, inflow_of, like, tensors
+from ._state import (
+    COUNTED,
+    Look,
+    air_of,
+    check_pair,
+    check_state,
+    inflow_of,
+    judge_ends,
+    judged,
+    largest,
+    like,
+    look_at,
+    tensors,
+)
 from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
 
 State = Mapping[str, Tensor]
@@ -127,6 +141,10 @@ class Fixer(nn.Module):
         self._laws = Laws.of(self._active)
         self._usual = usual(self._levels)
         self._least = smallest(self._usual)
+        self._constants = Constants(self._levels, self._least)
+        self._has_kernels = is_there(self._weights)
+        self._last_gain: tuple[Any, Tensor] = None, self._weights
+        self._seen: dict[str, Any] = {}
         self._own = given(self.std, self.levels.count, self.grid.shape, device)
 
     @property
@@ -244,12 +262,12 @@ class Fixer(nn.Module):
         members: int | None,
     ) -> dict[str, Tensor]:
         audited = check.concrete()
-        self._check("after", after, audited)
+        self._check("after", after)
         seconds, air = _duration(dt, audited), air_of(after)
         self._follow(air.pressure)
         weights = self._weights
-        base, carry = self._base(before, after, weights, audited)
-        gain = inflow_of(fluxes, seconds, len(air.pressure), self.grid.shape, weights)
+        base, carry, looks = self._base(before, after, weights, audited)
+        gain, of_fluxes = self._gain(fluxes, seconds, len(air.pressure), audited)
         rain = after["precipitation"] if "precipitation" in after else 0 * air.pressure
         task = Closing(
             air,
@@ -257,41 +275,110 @@ class Fixer(nn.Module):
             self._levels,
             *self._errors(before, after, std, members, weights),
             weights,
-            base + carry + gain,
+            (base, carry, gain),
             self._laws,
             seconds,
             audited,
+            self._keeps_ledger,
         )
-        closed = close(task)
         if audited:
-            _judge(closed, task)
-            self._look(closed, task, gain)
+            closed = self._closed(task, after, [*looks, *of_fluxes])
+        elif self._has_kernels and torch.compiler.is_compiling() and is_fused(task, after):
+            constants = self._constants.of(seconds)
+            closed, _ = close_fused(task, constants, task.precision.traced - 1)
+        else:
+            closed = close(task, task.precision.traced)
         fixed = _fixed(after, closed)
-        fallen = closed.fallen.detach()[:, None]
-        change = torch.addcmul(gain.detach(), fallen, self._laws.rain, value=-1)
-        self._target, self._carry = _added(base, carry, change)
+        running = closed.running or _added(base, carry, gain, closed.fallen, self._laws.rain)
+        self._target, self._carry = running
         self._steps = self._steps + 1
         if audited and self._keeps_ledger:
             with torch.no_grad():
-                self.ledger.record(after, fixed, task, closed, self._target + self._carry)
+                self.ledger.record(after, fixed, task, closed, running)
         return fixed
 
-    def _look(self, closed: Closed, task: Closing, gain: Tensor) -> None:
-        """Refuses layers that the correction turned over, and warns of what is not plausible."""
-        ends = (end.double() for end in closed.pressure.detach().aminmax())
-        low, high, *others = check.numbers(*ends, *self._doubts.looks(task, closed, gain))
+    def _closed(self, task: Closing, after: State, looks: Sequence[Look]) -> Closed:
+        """The state that closes the budgets, after a look at what refuses it or gives warnings.
+
+        A GPU is waited for once, where its first rounds do.
+        """
+        fused = self._fused(task, after, looks) if is_fused(task, after) else None
+        if fused is not None:
+            return fused
+        looks = [look_at("after", after, self.levels), *looks]
+        rounds = (None,) if task.air.pressure.is_cpu else (task.precision.blind, None)
+        for blind in rounds:
+            closed = close(task, blind)
+            assert closed.worst is not None
+            own = [closed.worst, *closed.ends, *self._doubts.looks(task, closed, task.budget[-1])]
+            found = judged(looks, own)
+            (worst, last), (low,), (high,), *others = found
+            if blind is None or task.precision.ends(worst, last):
+                break
+        self._judge(closed, task, worst, low, high, others)
+        return closed
+
+    def _fused(self, task: Closing, after: State, looks: Sequence[Look]) -> Closed | None:
+        """By kernels; None where their rounds do not do."""
+        constants = self._constants.of(task.duration)
+        closed, rows = close_fused(task, constants, task.precision.blind - 1)
+        table, *others = judged(looks, [rows, *self._doubts.first_looks(task)])
+        found = numbers_of(table)
+        judge_ends("after", self.levels, found["looks"])
+        worst, last = map(largest, found["worst"])
+        if not task.precision.ends(worst, last):
+            return None
+        high, low = map(largest, found["ends"])
+        numbers = [found[name][0] for name in ("far", "rained", "fallen", "gain")]
+        self._judge(closed, task, worst, -low, high, [*numbers, *others])
+        return closed
+
+    def _judge(
+        self,
+        closed: Closed,
+        task: Closing,
+        worst: float,
+        low: float,
+        high: float,
+        others: Sequence[Sequence[float]],
+    ) -> None:
+        """Refuses totals that do not hold and layers turned over; warns of doubts."""
+        _judge(worst, closed, task)
         self.levels.check("surface_pressure, corrected,", low, high)
         for text in self._doubts.judge(others, task, closed):
             warn_implausible(f"step {self.steps + 1}: {text}")
 
-    def _check(self, what: str, state: State, audited: bool) -> None:
-        check_state(what, state, self.laws, self.levels, self.grid.shape)
-        if audited:
-            check_values(what, state, self.levels)
+    def _gain(
+        self, fluxes: Mapping[str, Any] | None, seconds: float, batch: int, audited: bool
+    ) -> tuple[Tensor, list[Look]]:
+        """What flows in; that of the same numbers as in the last step is kept."""
+        given = {} if fluxes is None else fluxes
+        plain = audited and isinstance(given, Mapping)
+        plain = plain and all(type(x) in (int, float) for x in given.values())
+        key = (batch, seconds, *given.items()) if plain else None
+        if plain and key == self._last_gain[0]:
+            return self._last_gain[1], []
+        found, looks = inflow_of(fluxes, seconds, batch, self.grid.shape, self._weights)
+        if plain:
+            self._last_gain = key, found
+        return found, looks
+
+    def _check(self, what: str, state: State) -> None:
+        """Names and shapes; the same as in an earlier step are well."""
+        seen = None
+        if check.concrete() and type(state) is dict:
+            kinds = [
+                (n, type(x), getattr(x, "shape", 0), getattr(x, "dtype", 0))
+                for n, x in state.items()
+            ]
+            seen = (what, *kinds)
+        if seen is None or seen != self._seen.get(what):
+            check_state(what, state, self.laws, self.levels, self.grid.shape)
+            self._seen[what] = seen
 
     def _base(
         self, before: State, after: State, weights: Tensor, audited: bool
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, list[Look]]:
         """The totals that the step starts from, and what their rounding left over."""
         batch = len(after["surface_pressure"])
         if len(self._target) and not self._from_step:
@@ -300,8 +387,9 @@ class Fixer(nn.Module):
                     f"`after` has {batch} members and the rollout {len(self._target)}. Call "
                     "`reset` before another rollout."
                 )
-            return self._target, self._carry
-        self._check("before", before, audited)
+            return self._target, self._carry, []
+        self._check("before", before)
+        looks = [look_at("before", before, self.levels)] if audited else []
         for name in COUNTED:
             if (name in before) != (name in after):
                 raise InputError(
@@ -311,7 +399,7 @@ class Fixer(nn.Module):
             base = totals_of(air_of(before), self._levels, weights)
         if len(base) != batch:
             raise InputError(f"`before` has {len(base)} members and `after` {batch}.")
-        return base, torch.zeros_like(base)
+        return base, torch.zeros_like(base), looks
 
     def _errors(
         self,
@@ -387,8 +475,11 @@ def _fixed(after: State, closed: Closed) -> dict[str, Tensor]:
     }
 
 
-def _added(total: Tensor, carry: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    """total + x, and with what their sum lost in rounding; x is the smaller."""
+def _added(
+    total: Tensor, carry: Tensor, gain: Tensor, fallen: Tensor, rain: Tensor
+) -> tuple[Tensor, Tensor]:
+    """With a change, the smaller, and with what their sum lost in rounding."""
+    x = torch.addcmul(gain.detach(), fallen.detach()[:, None], rain, value=-1)
     found = total + x
     return found, carry + (x - (found - total))
 
@@ -402,9 +493,9 @@ def _check_change(task: Closing) -> None:
             )
 
 
-def _judge(closed: Closed, task: Closing) -> None:
+def _judge(worst: float, closed: Closed, task: Closing) -> None:
     """Refuses totals that do not hold."""
-    if not closed.worst <= task.precision.tolerance:  # NaN is not
+    if not worst <= task.precision.tolerance:  # NaN is not
         _check_change(task)
         wrong = ~((closed.missing / task.scale()).abs() <= task.precision.tolerance)
         negative = (task.target < 0) & wrong  # the reason, where there is one

@@ -6,8 +6,8 @@ all that the laws read of a state.
 
 import copy
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -209,10 +209,15 @@ def _widths(lon: NDArray[np.float64]) -> NDArray[np.float64]:
 
 USUAL = 1e5  # Pa, the surface pressure at which levels are described
 HIGHEST_GROUND = 2e4  # Pa, below which no surface pressure is
+WIDENED = 2**22  # values of a field that a GPU takes to float64 at a time
+AIR = (1.0, 0.0, 0.0)  # of a kilogram of air without all of these, in each law
 SHARES = tuple(  # of vapour, heat, other water and other energy
     contents.SHARES[name]
     for name in ("specific_humidity", "temperature", "cloud_liquid", "surface_geopotential")
 )
+
+
+Line: TypeAlias = tuple[Tensor, Tensor]  # constant and slope in the surface pressure, (batch, N)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,45 +227,35 @@ class Layers:
     lines: Tensor  # (2, K, 1), constant and slope; (2, batch, K, N) where each column has its own
     moving: Tensor  # (2, 1 or batch, K, 1 or N), by the air of levels: thickness does not count
     air: Tensor  # (2, 1), constant and slope of the mass of a column
-    shares: Tensor  # (4, 3), `SHARES`
+    shares: Tensor  # (5, 3), of air and `SHARES`
     low: Tensor | None = None  # (batch, N), surface pressures between which the lines hold
     high: Tensor | None = None
-    first: Tensor | None = None  # (4, 6, K), lines times shares, where all columns have the same
+    first: Tensor | None = None  # (2, K), lines, where all columns have the same
     second: Tensor | None = None  # (3, K), the products of both lines as powers of the pressure
 
     def mass(self, pressure: Tensor) -> Tensor:
         """Of each layer, (batch, K, N)."""
         return torch.addcmul(self.lines[0], self.lines[1], pressure.unsqueeze(-2))
 
-    def held(self, vapour: Tensor, others: Sequence[Tensor | None]) -> Tensor:
-        """What columns hold of each law: constant and slope, (batch, 2, 3, N), float64.
+    def held(self, field: Tensor) -> Line:
+        """What columns hold of a field (batch, K, N) per kilogram of air, in float64."""
+        if self.first is None or torch.compiler.is_compiling():  # which fuses it
+            constant, slope = ((line * field).sum(-2) for line in self.lines)
+            return constant, slope
+        one = len(field) if field.is_cpu else max(1, WIDENED // field[0].numel())
+        found = [self.first.expand(len(x), -1, -1).bmm(x.double()) for x in field.split(one)]
+        constant, slope = (found[0] if len(found) == 1 else torch.cat(found)).unbind(1)
+        return constant, slope
 
-        The fields are in the order of `SHARES`; others than vapour, (batch, K, N), may have axes
-        of 1.
-        """
-        found = self._added(None, 0, vapour.double())
-        for number, field in enumerate(others, 1):
-            if field is not None:
-                found = self._added(found, number, field.double().expand(vapour.shape))
-        found = found.unflatten(1, (2, 3))
-        found[:, :, 0].add_(self.air)
-        return found
-
-    def _added(self, found: Tensor | None, number: int, field: Tensor) -> Tensor:
-        if self.first is None:
-            sums = (self.lines * field).sum(-2).movedim(0, 1)  # (batch, 2, N)
-            own = (sums[:, :, None] * self.shares[number][:, None]).flatten(1, 2)
-            return own if found is None else found + own
-        weights = self.first[number].expand(len(field), -1, -1)
-        return weights.bmm(field) if found is None else found.baddbmm_(weights, field)
-
-    def powers(self, variance: Tensor) -> Tensor:
-        """Sums of variance * mass * mass as powers of the pressure, (batch or 1, 3, N or 1)."""
+    def powers(self, variance: Tensor) -> tuple[Tensor, ...]:
+        """Sums of variance * mass * mass as powers of the pressure, (batch or 1, N or 1) each."""
         variance = variance.expand(-1, self.lines.shape[-2], -1)
+        if self.second is not None and not torch.compiler.is_compiling():
+            return (self.second.to(variance.dtype) @ variance).unbind(1)
         if self.second is not None:
-            return self.second.to(variance.dtype) @ variance
+            return tuple((x[:, None].to(variance.dtype) * variance).sum(-2) for x in self.second)
         (a, b), (by_a, by_b) = self.lines, self.moving
-        return torch.stack([(x * variance).sum(-2) for x in (a * by_a, 2 * a * by_b, b * by_b)], 1)
+        return tuple((x * variance).sum(-2) for x in (a * by_a, 2 * a * by_b, b * by_b))
 
     def raised(
         self,
@@ -317,6 +312,8 @@ class Levels:
                 "`b` must be a share of the surface pressure, from 0 to 1; got "
                 f"{float(self.b.min()):g} to {float(self.b.max()):g}. `a` comes first, in Pa."
             )
+        thickness = (self.a + self.b * USUAL).diff()
+        self._shares = thickness / thickness.sum()
         self._straight = self._lines()
         self._holds = self._limits()
 
@@ -376,6 +373,7 @@ class Levels:
         """The same levels on another device."""
         moved = copy.copy(self)
         moved.a, moved.b = self.a.to(device), self.b.to(device)
+        moved._shares = self._shares.to(device)
         moved._straight = moved._lines()
         return moved
 
@@ -383,11 +381,10 @@ class Levels:
         """Layers of which none is cut."""
         lines = contents.mass(torch.stack([self.a.diff(), self.b.diff()])[..., None])
         moving = (lines / (self.count * self.shares)[:, None])[:, None]
-        shares = lines.new_tensor(SHARES)
-        first = (lines[:, None] * shares[:, None, :, None, None]).flatten(1, 2)[..., 0]
+        shares = lines.new_tensor((AIR, *SHARES))
         (a, b), (by_a, by_b) = lines[..., 0], moving[:, 0, :, 0]
         second = torch.stack([a * by_a, 2 * a * by_b, b * by_b])
-        return Layers(lines, moving, lines.sum(-2), shares, first=first, second=second)
+        return Layers(lines, moving, lines.sum(-2), shares, first=lines[..., 0], second=second)
 
     def _limits(self) -> tuple[float, float]:
         """The surface pressures between which each layer holds air."""
@@ -436,8 +433,7 @@ class Levels:
     @property
     def shares(self) -> Tensor:
         """Of the air that each layer holds, at a surface pressure of 1000 hPa, (K,)."""
-        thickness = (self.a + self.b * USUAL).diff()
-        return thickness / thickness.sum()
+        return self._shares
 
     def thickness(self, surface_pressure: Tensor) -> Tensor:
         """The pressure difference across each layer, Pa, in float64.

@@ -1,7 +1,7 @@
 """Ledger: what was corrected, where, and how much, over a rollout."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -9,9 +9,31 @@ from torch import Tensor
 from ..air.contents import LAWS
 from ..support.errors import InputError
 from ..support.extras import missing
-from ._close import Closed, Closing
+from ._close import Changes, Closed, Closing
 from ._grid import Grid, Levels
+from ._solve import RAIN
 from ._std import MOVED, ON_LEVELS
+
+
+class Step(NamedTuple):
+    """Numbers of a step, of which rows are made when they are asked for; see `Closed`."""
+
+    seconds: float
+    asked_of: Tensor  # (batch, 3), totals with the precipitation of the step
+    asked: Tensor
+    missing: Tensor
+    rained: Tensor  # (batch,)
+    fallen: Tensor
+    target: Tensor  # (batch, 3)
+    carry: Tensor
+    correction: Tensor  # (batch, 4)
+
+    def rows(self) -> dict[str, Tensor]:
+        rain = self.target.new_tensor(RAIN)
+        before = self.asked_of - self.asked - self.rained.reshape(-1, 1) * rain
+        now = self.asked_of - self.missing - self.fallen.reshape(-1, 1) * rain
+        rows = {"total_before": before, "total": now, "target": self.target + self.carry}
+        return {**rows, "correction": self.correction}
 
 
 class Ledger:
@@ -29,13 +51,12 @@ class Ledger:
 
     def __init__(self, grid: Grid, levels: Levels) -> None:
         self.grid, self.levels = grid, levels
-        self._rows: dict[str, list[Tensor]] = {}
-        self._maps: dict[str, Tensor] = {}
-        self._profiles: dict[str, Tensor] = {}
-        self._seconds: list[float] = []
+        self._steps: list[Step] = []
+        self._maps: Tensor | None = None  # (4, N)
+        self._profiles: Tensor | None = None  # (2, K)
 
     def __len__(self) -> int:
-        return len(self._seconds)
+        return len(self._steps)
 
     def record(
         self,
@@ -43,7 +64,7 @@ class Ledger:
         fixed: Mapping[str, Tensor],
         task: Closing,
         closed: Closed,
-        target: Tensor,
+        running: tuple[Tensor, Tensor],
     ) -> None:
         """Adds a step; the fixer calls it.
 
@@ -53,31 +74,17 @@ class Ledger:
             The state as the model made it, and corrected.
         task, closed : Closing and Closed
             What was asked, and what the solve found.
-        target : Tensor, shape ``(batch, 3)``
-            What the totals should be.
+        running : two Tensor, shape ``(batch, 3)``
+            What the totals should be, and what is lost of that in rounding.
         """
-        w, shares = task.weights, task.levels.shares
-        means = dict.fromkeys(MOVED, w.new_zeros(len(target)))
-        for name in [name for name in MOVED if name in after]:
-            if name in ON_LEVELS:
-                moved = (fixed[name] - after[name]).flatten(2)  # (batch, K, N)
-                profiles = (moved @ w.to(moved.dtype)).double()
-                _add(self._profiles, name, profiles.mean(0))
-                column, means[name] = shares.to(moved.dtype) @ moved, profiles @ shares
-            else:
-                column = fixed[name].double().flatten(1) - after[name].double().flatten(1)
-                means[name] = column @ w
-            _add(self._maps, name, column.double().mean(0))
-        fallen = task.rain.clamp_min(0.0).double() @ w * task.duration, closed.fallen
-        before, now = (
-            task.target - lost - fell[:, None] * task.laws.rain
-            for lost, fell in zip((closed.asked, closed.missing), fallen, strict=True)
-        )
-        rows = {"total_before": before, "total": now, "target": target}
-        rows["correction"] = torch.stack([*means.values()], -1)
-        for name, row in rows.items():
-            self._rows.setdefault(name, []).append(row.detach())
-        self._seconds.append(task.duration)
+        found = closed.changes or _changes(after, fixed, task)
+        rain = closed.rained, closed.fallen
+        numbers = (closed.target, closed.asked, closed.missing, *rain, *running, found.means)
+        kept = (x.detach() if x.requires_grad else x for x in numbers)
+        self._steps.append(Step(task.duration, *kept))
+        self._maps = found.maps if self._maps is None else self._maps + found.maps
+        more = found.profiles
+        self._profiles = more if self._profiles is None else self._profiles + more
 
     def to_xarray(self) -> Any:
         """The ledger as an `xarray.Dataset`.
@@ -100,9 +107,10 @@ class Ledger:
             import xarray
         except ImportError as error:
             raise ImportError(missing("xarray", "files"), name="xarray") from error
-        if not self._seconds:
+        if self._maps is None or self._profiles is None:
             raise InputError("`ledger`: nothing is recorded yet; call the fixer first.")
-        rows = {name: torch.stack(each).cpu().numpy() for name, each in self._rows.items()}
+        every = [each.rows() for each in self._steps]
+        rows = {name: torch.stack([r[name] for r in every]).cpu().numpy() for name in every[0]}
         axes = ("step", "member")
         data: dict[str, Any] = {
             name: ((*axes, "variable" if name == "correction" else "law"), each)
@@ -111,12 +119,12 @@ class Ledger:
         count = len(self.grid.shape)
         cells = ["cell"] if count == 1 else [f"cell_{i}" for i in range(count)]
         on_grid = cells if self.grid.lat is None else ["lat", "lon"]
-        maps = [self._maps.get(n, torch.zeros(self.grid.areas.numel())) for n in MOVED]
-        whole = torch.stack([x.double().cpu() for x in maps]).unflatten(-1, self.grid.shape)
-        data["map"] = (("variable", *on_grid), whole.numpy())
-        each = [self._profiles.get(n, torch.zeros(self.levels.count)).double() for n in ON_LEVELS]
-        data["profile"] = (("on_levels", "level"), torch.stack([x.cpu() for x in each]).numpy())
-        time = torch.tensor(self._seconds, dtype=torch.float64).cumsum(0).numpy()
+        data["map"] = (
+            ("variable", *on_grid),
+            self._maps.cpu().unflatten(-1, self.grid.shape).numpy(),
+        )
+        data["profile"] = (("on_levels", "level"), self._profiles.cpu().numpy())
+        time = torch.tensor([x.seconds for x in self._steps], dtype=torch.float64).cumsum(0).numpy()
         coords: dict[str, Any] = {
             "step": range(1, len(time) + 1),
             "time": ("step", time, {"units": "s"}),
@@ -130,5 +138,21 @@ class Ledger:
         return xarray.Dataset(data, coords)
 
 
-def _add(kept: dict[str, Tensor], name: str, more: Tensor) -> None:
-    kept[name] = kept[name] + more if name in kept else more
+def _changes(after: Mapping[str, Tensor], fixed: Mapping[str, Tensor], task: Closing) -> Changes:
+    w, shares = task.weights, task.levels.shares
+    batch, size = len(task.air.pressure), len(w)
+    means, maps = dict.fromkeys(MOVED, w.new_zeros(batch)), dict.fromkeys(MOVED, w.new_zeros(size))
+    profiles = dict.fromkeys(ON_LEVELS, torch.zeros_like(shares))
+    for name in [name for name in MOVED if name in after]:
+        if name in ON_LEVELS:
+            moved = (fixed[name] - after[name]).flatten(2)  # (batch, K, N)
+            profile = (moved @ w.to(moved.dtype)).double()
+            column, means[name] = shares.to(moved.dtype) @ moved, profile @ shares
+            profiles[name] = profile.mean(0)
+        else:
+            column = fixed[name].double().flatten(1) - after[name].double().flatten(1)
+            means[name] = column @ w
+        maps[name] = column.double().mean(0)
+    found = (torch.stack([*each.values()]) for each in (means, maps, profiles))
+    of_members, *others = found
+    return Changes(of_members.mT, *others)

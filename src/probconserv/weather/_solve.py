@@ -12,10 +12,11 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from ._grid import SHARES, Layers
+from ._grid import SHARES, Layers, Line
 from ._std import Error, part
 
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2
+RAIN = (0.0, 1.0, 0.0)  # of precipitation in each law
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,9 +33,14 @@ class Air:
         every = (self.pressure, self.temperature, self.vapour, self.water, self.energy)
         return Air(*(part(x, members, columns) for x in every))  # type: ignore[arg-type]
 
-    def held(self, layers: Layers, vapour: Tensor, temperature: Tensor) -> Tensor:
-        """What columns of this humidity and temperature hold: see `Layers.held`."""
-        return layers.held(vapour, (temperature, self.water, self.energy))
+    def counted(self, layers: Layers) -> dict[int, Line]:
+        """What columns hold of air, other water and other energy, by the row of their shares."""
+        constant, slope = layers.air
+        found = {0: (constant.expand(1, 1), slope.expand(1, 1))}
+        for row, field in ((3, self.water), (4, self.energy)):
+            if field is not None:
+                found[row] = layers.held(field.expand(self.vapour.shape))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,18 +51,29 @@ class Columns:
     rain: Tensor
     vapour: Tensor  # (batch, K, N)
     temperature: Tensor
-    held: Tensor  # (batch, 2, 3, N), constant and slope of what they hold
+    held: Mapping[int, Line]  # of air, vapour, heat, other water and energy: rows of the shares
 
-    def content(self, duration: float) -> Tensor:
-        """What they hold of each law, (batch, 3, N), with the precipitation of the step."""
-        found = content(self.held, self.pressure)
-        found[:, 1].add_(self.rain, alpha=duration)
+    def slopes(self, shares: Tensor) -> Tensor:
+        """What a rise of the surface pressure brings to each law, (batch, 3, N)."""
+        found = self.held[0][1][..., None] * shares[0][:, None]
+        for row in [row for row in self.held if row > 0]:
+            found = torch.addcmul(found, self.held[row][1][:, None], shares[row][:, None])
         return found
 
 
-def content(held: Tensor, pressure: Tensor) -> Tensor:
-    """What columns hold of each law at a surface pressure (batch, N): (batch, 3, N)."""
-    return torch.addcmul(held[:, 0], held[:, 1], pressure.double()[:, None])
+def totals(held: Mapping[int, Line], pressure: Tensor, weights: Tensor, shares: Tensor) -> Tensor:
+    """What all columns hold of each law at a surface pressure (batch, N): (batch, 3)."""
+    p = pressure.double()
+    amounts = torch.stack(
+        [torch.addcmul(line[0], line[1], p) @ weights for line in held.values()], -1
+    )
+    rows = shares[:3] if len(held) == 3 else torch.stack([shares[row] for row in held])
+    return of_rows(amounts, rows.mT)
+
+
+def of_rows(x: Tensor, rows: Tensor) -> Tensor:
+    """x @ rows.mT, (batch, rows) of few numbers, so that a compiler makes no call of it."""
+    return (x[:, None] * rows).sum(-1) if torch.compiler.is_compiling() else x @ rows.mT
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +85,7 @@ class Block:
     layers: Layers
     weights: Tensor  # (N,) shares of the sphere
     rain: Tensor  # (batch, N), in the dtype of the state
+    counted: Mapping[int, Line]
     start: Columns
     variance: Mapping[str, Tensor]
 
@@ -88,10 +106,17 @@ class Block:
             "temperature": air.temperature,
         }
         pressure, fallen, vapour, temperature = start.values()
-        held = air.held(layers, vapour, temperature)
+        counted = air.counted(layers)
+        held = {**counted, 1: layers.held(vapour), 2: layers.held(temperature)}
         variance = {name: errors[name].variance(x) for name, x in start.items()}
         at = Columns(pressure, fallen, vapour, temperature, held)
-        return cls(columns, air, layers, weights, rain, at, variance)
+        return cls(columns, air, layers, weights, rain, counted, at, variance)
+
+    def totals(self, at: Columns, duration: float) -> Tensor:
+        """Of each law, (batch, 3), with the precipitation of the step."""
+        found = totals(at.held, at.pressure, self.weights, self.layers.shares)
+        found[:, 1].add_(at.rain.double() @ self.weights, alpha=duration)
+        return found
 
     def moved(
         self, near: Tensor, multipliers: Tensor, duration: float, out: tuple[Tensor, Tensor] | None
@@ -102,12 +127,12 @@ class Block:
         """
         start, variance, layers = self.start, self.variance, self.layers
         near = near.to(self.air.pressure.dtype)
-        wetter, warmer = (multipliers @ layers.shares[:2].mT)[:, :, None, None].unbind(1)
+        wetter, warmer = of_rows(multipliers, layers.shares[1:3])[:, :, None, None].unbind(1)
         wet, warm = out or (None, None)
         wetted = layers.raised(start.vapour, variance["specific_humidity"], near, wetter, wet)
         vapour = torch.clamp_min(wetted, 0.0, out=wet)
         temperature = layers.raised(start.temperature, variance["temperature"], near, warmer, warm)
-        held = self.air.held(layers, vapour, temperature)
+        held = {**self.counted, 1: layers.held(vapour), 2: layers.held(temperature)}
         fall = duration * multipliers[:, 1:2]
         rain = torch.addcmul(start.rain, variance["precipitation"], fall).clamp_min(0.0)
         pressure = self.pressure(held, multipliers).to(self.air.pressure.dtype)
@@ -122,7 +147,7 @@ class Block:
         if slope.shape[-1] == 1:
             pressure = pressure.amax(-1, keepdim=True)
         mass = torch.addcmul(constant, slope, pressure[:, None]).amax(-1)  # (batch, K)
-        by = multipliers.detach() @ self.layers.shares[:2].mT  # (batch, 2)
+        by = of_rows(multipliers.detach(), self.layers.shares[1:3])  # (batch, 2)
         found = []
         for i, name in enumerate(("specific_humidity", "temperature")):
             widest = self.variance[name].detach().amax(-1).double()
@@ -134,9 +159,12 @@ class Block:
             found.append(square.nan_to_num(0.0, posinf=0.0).amax(-1).double())
         return torch.stack(found).amax(0)
 
-    def pressure(self, held: Tensor, multipliers: Tensor) -> Tensor:
+    def pressure(self, held: Mapping[int, Line], multipliers: Tensor) -> Tensor:
         """The surface pressure, (batch, N), by what its rise brings to columns that hold this."""
-        rise = (multipliers[:, None] @ held[:, 1])[:, 0]
+        by = of_rows(multipliers, self.layers.shares)  # (batch, 5)
+        rise = held[0][1] * by[:, :1]
+        for row in [row for row in held if row > 0]:
+            rise = torch.addcmul(rise, held[row][1], by[:, row : row + 1])
         found = torch.addcmul(self.start.pressure, self.variance["surface_pressure"], rise)
         if self.layers.low is not None and self.layers.high is not None:
             found = found.clamp(self.layers.low, self.layers.high)
@@ -147,6 +175,7 @@ class Block:
 class Laws:
     """Which laws hold, and constants of all three."""
 
+    active: Tensor  # (3,), 1 for a law that holds, else 0
     pairs: Tensor  # (3, 3), 1 for two laws that hold, else 0
     shares: Tensor  # (2, 3), of vapour and heat in each law
     products: Tensor  # (2, 9), of these in pairs of laws
@@ -158,12 +187,12 @@ class Laws:
     def of(cls, active: Tensor) -> "Laws":
         """By 1 for each law that holds, and 0; what others miss does not count."""
         new = active.new_tensor
-        rain = new([0.0, 1.0, 0.0])
+        rain = new(RAIN)
         shares = new(SHARES[:2])
         products = (shares[:, None] * shares[..., None]).flatten(1)
         identity = torch.eye(3, dtype=active.dtype, device=active.device)
         pairs, least = active * active[:, None], new(LEAST) / active
-        return cls(pairs, shares, products, rain, least, identity)
+        return cls(active, pairs, shares, products, rain, least, identity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,37 +201,33 @@ class Response:
 
     weights: Tensor
     fixed: Tensor  # (batch, 3, 3), by surface pressure and precipitation
-    powers: Tensor  # (batch, 2, 3, N), by vapour and heat, as powers of the surface pressure
+    powers: Sequence[tuple[Tensor, ...]]  # by vapour and heat, as powers of the surface pressure
 
     @classmethod
     def of(cls, block: Block, at: Columns, duration: float) -> "Response":
         """What is at its bound does not move."""
-        layers, w, variance, slopes = (
-            block.layers,
-            block.weights,
-            dict(block.variance),
-            at.held[:, 1],
-        )
+        layers, w, variance = block.layers, block.weights, dict(block.variance)
         if at is not block.start:
             if layers.low is not None and layers.high is not None:
                 free = (layers.low < at.pressure) & (at.pressure < layers.high)
                 variance["surface_pressure"] = variance["surface_pressure"] * free
             for name, x in (("specific_humidity", at.vapour), ("precipitation", at.rain)):
                 variance[name] = variance[name] * (x > 0)
+        slopes = at.slopes(layers.shares)
         weighted = slopes * (variance["surface_pressure"] * w)[:, None]
         fixed = (slopes[:, None] * weighted[:, :, None]).sum(-1)  # a GPU is slow at the product
         rain = variance["precipitation"].expand_as(at.rain) @ w
         fixed[:, 1, 1].add_(rain, alpha=duration**2)
-        shape = (len(slopes), 3, slopes.shape[-1])
-        names = ("specific_humidity", "temperature")
-        powers = torch.stack([layers.powers(variance[n]).expand(shape) for n in names], 1)
+        powers = [layers.powers(variance[n]) for n in ("specific_humidity", "temperature")]
         return cls(w, fixed, powers)
 
     def gains(self, pressure: Tensor) -> Tensor:
         """By vapour and heat, (batch, 2), at a surface pressure."""
-        p = pressure.double()[:, None]
-        constant, linear, square = self.powers.unbind(2)
-        return torch.addcmul(constant, torch.addcmul(linear, square, p), p) @ self.weights
+        p, found = pressure.double(), []
+        for constant, linear, square in self.powers:
+            gain = torch.addcmul(constant, torch.addcmul(linear, square, p), p)
+            found.append(gain @ self.weights)
+        return torch.stack(found, -1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,16 +247,19 @@ class Solver:
         found = [Response.of(each, at, duration) for each, at in pairs]
         fixed = reduce(torch.add, [each.fixed for each in found])
         gains = _gains(found, [at.pressure for at in columns])
-        matrix = torch.addmm(fixed.flatten(1), gains, laws.products).unflatten(1, (3, 3))
+        matrix = fixed + of_rows(gains, laws.products.mT).unflatten(1, (3, 3))
         return cls(found, laws, gains, _inverse(matrix, laws))
 
     def step(self, missing: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            return (self.inverse * missing[:, None]).sum(-1)
         return self.inverse.bmm(missing[..., None])[..., 0]
 
     def bent(self, step: Tensor, pressures: Sequence[Tensor]) -> Tensor:
         """What a step leaves missing, (batch, 3), as masses change with the pressure."""
         shares = self.laws.shares
-        return (step @ shares.mT * (self.gains - _gains(self.responses, pressures))) @ shares
+        lost = self.gains - _gains(self.responses, pressures)
+        return of_rows(of_rows(step, shares) * lost, shares.mT)
 
 
 def _gains(responses: Sequence[Response], pressures: Sequence[Tensor]) -> Tensor:

@@ -1,8 +1,11 @@
 """States and fluxes at the door: names, shapes, units, what a law needs; datasets of xarray."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice
+from statistics import fmean
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -101,13 +104,53 @@ def check_pair(names: Sequence[str], before: Any, after: State) -> None:
             )
 
 
-def check_values(what: str, state: State, levels: Levels) -> None:
+class Look(NamedTuple):
+    """Numbers that are looked at together with those of others, and what refuses them."""
+
+    values: Sequence[Tensor]
+    judge: Callable[[Sequence[float]], None]
+
+
+def looked_at(tensors: Sequence[Tensor]) -> list[list[float]]:
+    """The numbers of each; a GPU is waited for once."""
+    flat = [x.detach().reshape(-1) for x in tensors]
+    if len(flat) == 1 or not flat[0].is_cuda:
+        return [x.tolist() for x in flat]
+    numbers = iter(torch.cat(flat).tolist())
+    return [[*islice(numbers, len(x))] for x in flat]
+
+
+def judged(looks: Sequence[Look], others: Sequence[Tensor]) -> list[list[float]]:
+    """The numbers of others, once those of the looks refuse nothing."""
+    found = looked_at([*chain(*(look.values for look in looks)), *others])
+    for look in looks:
+        mine, found = found[: len(look.values)], found[len(look.values) :]
+        look.judge([*chain(*mine)])
+    return found
+
+
+def largest(numbers: Sequence[float]) -> float:
+    """NaN where one is."""
+    return math.nan if any(map(math.isnan, numbers)) else max(numbers)
+
+
+def judge_ends(what: str, levels: Levels, numbers: Sequence[Sequence[float]]) -> None:
+    """Of vapour at the first and last level; then the negative of the lowest and the highest."""
+    ends = [largest(x) if i % 2 else -largest(x) for i, x in enumerate(numbers[2:])]
+    means = (fmean(x) for x in numbers[:2])
+    _check_values(what, MOVED, levels, [*ends, *means])
+
+
+def look_at(what: str, state: State, levels: Levels) -> Look:
     """Finite values in the range of their units, levels from the top down, layers that hold air."""
     names = [name for name in UNITS if name in state]
     ends = [x for name in names for x in state[name].detach().aminmax()]
     first_and_last = state["specific_humidity"].detach()[:, :: max(1, levels.count - 1)]
     means = first_and_last.flatten(2).mean((0, 2))
-    found = torch.stack([*ends, means[0], means[-1]]).tolist()  # the only look at values
+    return Look([*ends, means[0], means[-1]], partial(_check_values, what, names, levels))
+
+
+def _check_values(what: str, names: Sequence[str], levels: Levels, found: Sequence[float]) -> None:
     pairs = list(zip(found[::2], found[1::2], strict=True))
     for name, (low, high) in zip(names, pairs, strict=False):
         _check_range(f"{what}[{name!r}]", name, low, high)
@@ -120,6 +163,16 @@ def check_values(what: str, state: State, levels: Levels) -> None:
         )
     low, high = pairs[names.index("surface_pressure")]
     levels.check(f"{what}['surface_pressure']", low, high)
+
+
+def check_values(what: str, state: State, levels: Levels) -> None:
+    """At once."""
+    look = look_at(what, state, levels)
+    look.judge([*chain(*looked_at(look.values))])
+
+
+def _check_ends(said: str, name: str, ends: Sequence[float]) -> None:
+    _check_range(said, name, *ends)
 
 
 def _check_range(said: str, name: str, low: float, high: float) -> None:
@@ -159,9 +212,10 @@ def inflow_of(
     batch: int,
     grid: tuple[int, ...],
     weights: Tensor,
-) -> Tensor:
+) -> tuple[Tensor, list[Look]]:
     """Global means of what flows into each law, (batch, 3), float64; 0 where nothing is said."""
     found = weights.new_zeros(batch, 3)
+    looks: list[Look] = []
     for name, value in by_variable("fluxes", fluxes).items():
         check.choice("fluxes", name, tuple(FLUXES))
         if isinstance(value, int | float):
@@ -178,9 +232,10 @@ def inflow_of(
                 f"means (batch,), or have the axes (batch, *grid), {(batch, *grid)}."
             )
         if check.concrete(t):
-            _check_range(f"fluxes[{name!r}]", name, *map(float, t.detach().aminmax()))
+            judge = partial(_check_ends, f"fluxes[{name!r}]", name)
+            looks.append(Look(t.detach().aminmax(), judge))
         found[:, FLUXES[name]].add_(t, alpha=seconds)
-    return found
+    return found, looks
 
 
 def is_labelled(state: Any) -> bool:
