@@ -11,8 +11,10 @@ import probconserv as pc
 from probconserv.conditioning import condition as _condition
 from probconserv.conditioning import swept as _swept
 from probconserv.conditioning import swept_joint as _swept_joint
+from probconserv.conditioning import swept_members as _swept_members
 from probconserv.fields import ensemble as _ensemble
 from probconserv.fields import gaussian as _gaussian
+from probconserv.fields import low_rank as _low_rank
 from probconserv.solvers import sweeps as _sweeps
 
 HAS_INTERPRETER = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton")
@@ -45,9 +47,9 @@ def take(monkeypatch, way):
     if way == "kernels":
         from probconserv.solvers.kernels import launch
 
-        for module in (_sweeps, _swept_joint):
+        for module in (_sweeps, _swept_joint, _swept_members):
             monkeypatch.setattr(module, "has_kernels", lambda u: True)
-        for module in (_gaussian, _ensemble):
+        for module in (_gaussian, _low_rank, _ensemble):
             monkeypatch.setattr(module, "may_wait", lambda x: True)
         monkeypatch.setattr(launch, "SHORT", 64)
         monkeypatch.setattr(launch, "BLOCK", 16)
@@ -56,7 +58,7 @@ def take(monkeypatch, way):
 
 def by_the_engine(monkeypatch, *given):
     with monkeypatch.context() as other:
-        other.setattr(_condition, "_swept", lambda field, laws: None)
+        other.setattr(_condition, "in_few_passes", lambda field, laws: None)
         return pc.condition(*given)
 
 

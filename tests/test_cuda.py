@@ -349,7 +349,7 @@ def test_a_gpu_makes_figures_of_more_times_and_functions():
 @pytest.fixture(params=["kernels", "without Triton"])
 def triton(request, monkeypatch):
     if request.param == "without Triton":
-        monkeypatch.setattr(_sweeps, "has_triton", lambda: False)
+        monkeypatch.setattr(_sweeps, "has_triton", lambda device: False)
     return request.param
 
 

@@ -42,7 +42,7 @@ def dtype(request):
 
 def steps(monkeypatch, by_kernels, dtype, count=5, grid=WIDE, call=None, **given):
     """Two steps of a rollout, and the fixer."""
-    monkeypatch.setattr(_fused, "is_there", lambda x: by_kernels)
+    monkeypatch.setattr(_fused, "has_kernels", lambda x: by_kernels)
     levels = levels_of(count)
     fixer, state = Fixer(grid, levels, **given), air(grid, levels, 3, dtype)
     for seed in (1, 2):
@@ -109,7 +109,7 @@ def test_the_ledger_of_kernels_is_that_of_torch(monkeypatch, taken):
 
 
 def test_slices_of_wider_arrays_are_read_where_they_lie(monkeypatch, taken):
-    monkeypatch.setattr(_fused, "is_there", lambda x: True)
+    monkeypatch.setattr(_fused, "has_kernels", lambda x: True)
     fixer, before, after = case()
     wide = {n: torch.cat([x, x], 1)[:, : x.shape[1]] for n, x in after.items() if x.ndim == 4}
     states = [Fixer(fixer.grid, fixer.levels)(before, x, STEP) for x in (after, after | wide)]
@@ -119,7 +119,7 @@ def test_slices_of_wider_arrays_are_read_where_they_lie(monkeypatch, taken):
 def test_totals_that_cannot_be_met_are_refused_in_the_same_words(monkeypatch, taken):
     words = []
     for by_kernels in (True, False):
-        monkeypatch.setattr(_fused, "is_there", lambda x, there=by_kernels: there)
+        monkeypatch.setattr(_fused, "has_kernels", lambda x, there=by_kernels: there)
         fixer, before, after = case()
         nothing = dict.fromkeys(before, 0.0)
         with pytest.raises(InfeasibleError, match=f"no state closes the budget of {LAWS[0]}") as e:
@@ -134,7 +134,7 @@ def test_totals_that_cannot_be_met_are_refused_in_the_same_words(monkeypatch, ta
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
 @pytest.mark.parametrize("name", ["temperature", "specific_humidity", "surface_pressure"])
 def test_values_that_are_not_finite_are_refused_before_all_else(monkeypatch, taken, name):
-    monkeypatch.setattr(_fused, "is_there", lambda x: True)
+    monkeypatch.setattr(_fused, "has_kernels", lambda x: True)
     fixer, before, after = case()
     after[name][1, ..., 2, 3] = torch.nan
     with pytest.raises(InputError, match=rf"`after\['{name}'\]` must be finite"):
@@ -145,7 +145,7 @@ def test_values_that_are_not_finite_are_refused_before_all_else(monkeypatch, tak
 def test_a_far_move_gives_the_same_warning(monkeypatch, taken):
     words = []
     for by_kernels in (True, False):
-        monkeypatch.setattr(_fused, "is_there", lambda x, there=by_kernels: there)
+        monkeypatch.setattr(_fused, "has_kernels", lambda x, there=by_kernels: there)
         fixer, before, after = case()
         with pytest.warns(ImplausibleWarning, match="of its standard deviations") as said:
             fixer(before, after, STEP, FLUXES | {"top_energy": 3000.0})
@@ -155,7 +155,7 @@ def test_a_far_move_gives_the_same_warning(monkeypatch, taken):
 
 @pytest.mark.parametrize("what", ["gradient", "cut", "clouds"])
 def test_what_kernels_do_not_take_is_done_by_torch(monkeypatch, taken, what):
-    monkeypatch.setattr(_fused, "is_there", lambda x: True)
+    monkeypatch.setattr(_fused, "has_kernels", lambda x: True)
     cut = Levels.pressure([100.0, 2e4, 5e4, 8e4, 9e4, 1.01e5])
     fixer, before, after = case(levels=cut if what == "cut" else None)
     if what == "gradient":
@@ -171,7 +171,7 @@ def test_a_compiled_fixer_takes_the_kernels_in_its_graph(monkeypatch):
     found = []
     for by_kernels in (True, False):
         for module in (_fused, _fixer):
-            monkeypatch.setattr(module, "is_there", lambda x, there=by_kernels: there)
+            monkeypatch.setattr(module, "has_kernels", lambda x, there=by_kernels: there)
         fixer, before, after = case(dtype=torch.float32)
         made, graphs = [], []
 

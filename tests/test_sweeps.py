@@ -301,9 +301,9 @@ def test_ensembles(dtype, shrinkage, noise, monkeypatch, way):
     post = pc.condition(pc.Ensemble(members, **build), law)
     assert isinstance(post._solved, SweptMembers)
     with monkeypatch.context() as other:
-        from probconserv.fields import ensemble, gaussian
+        from probconserv.fields import ensemble, gaussian, low_rank
 
-        for module in (ensemble, gaussian):
+        for module in (ensemble, gaussian, low_rank):
             other.setattr(module, "may_wait", lambda x: False)
         want = pc.condition(pc.Ensemble(members, **build), law)
     eps = torch.finfo(dtype).eps

@@ -24,7 +24,7 @@ from .diagnostics.metrics import evaluate as evaluate
 from .fields.dense import Dense as Dense
 from .fields.ensemble import Ensemble as Ensemble
 from .fields.gaussian import Diagonal as Diagonal
-from .fields.gaussian import LowRank as LowRank
+from .fields.low_rank import LowRank as LowRank
 from .fields.mixture import Mixture as Mixture
 from .fields.state import State as State
 from .laws.budgets import budget as budget

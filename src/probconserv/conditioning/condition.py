@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank, check_measured, random_normals
+from ..fields.gaussian import Diagonal, Field, check_measured, random_normals
+from ..fields.low_rank import LowRank
 from ..fields.mixture import Mixture
 from ..fields.state import Distributed, Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.inequalities import Inequality, OneSided, limits_of
@@ -42,6 +43,7 @@ from .audit import (
     warn_if_far,
 )
 from .draws import Draws, FieldDraws, StateDraws, between
+from .few_passes import in_few_passes
 from .inequalities.constrained import (
     NOT_TRUNCATED,
     any_truncated,
@@ -54,9 +56,7 @@ from .loop.posterior import NonlinearPosterior, NonlinearStatePosterior
 from .loop.solved import NonlinearSolved
 from .posterior import FieldPosterior, Posterior, Solved, StatePosterior
 from .sharded import condition_sharded, lies_in_shards
-from .swept import Swept, swept
-from .swept_joint import swept_joint
-from .swept_members import swept_members
+from .swept import Swept
 from .unmeasured import Eliminated, eliminated
 
 Moved = TypeVar("Moved", Diagonal, LowRank, Dense, Mixture)
@@ -151,7 +151,7 @@ def condition(
     >>> law.residual(post)
     tensor([0.], dtype=torch.float64)
     """
-    quick = _swept(field, laws)
+    quick = in_few_passes(field, laws)
     if quick is not None:
         check.generator(generator)
         return quick
@@ -183,14 +183,6 @@ def condition(
     return (
         StatePosterior(prior, found) if isinstance(prior, State) else FieldPosterior(prior, found)
     )
-
-
-def _swept(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
-    """In few passes over a large field, where field and laws are of the kinds that can be."""
-    for way in (swept, swept_members, swept_joint):
-        if (found := way(field, laws)) is not None:
-            return found
-    return None
 
 
 def _kinds(

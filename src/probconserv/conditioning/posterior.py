@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ..fields.covariances import Correlated, Fields, Independent
-from ..fields.gaussian import Field, LowRank, Normals, check_determined, random_normals
+from ..fields.gaussian import Field, Normals, check_determined, random_normals
+from ..fields.low_rank import LowRank
 from ..fields.state import Index, State
 from ..laws.law import Rows
 from ..solvers.estimate import Estimate

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..fields.gaussian import LowRank
+from ..fields.low_rank import LowRank
 from ..fields.student import Predictive, predictive
 from ..solvers.shrinkage import mix_of
 from ..support.checks import any_of, concrete

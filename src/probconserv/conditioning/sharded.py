@@ -12,7 +12,8 @@ from typing import Any, NoReturn, TypeVar, cast
 import torch
 from torch import Tensor
 
-from ..fields.gaussian import Diagonal, Field, LowRank, random_normals
+from ..fields.gaussian import Diagonal, Field, random_normals
+from ..fields.low_rank import LowRank
 from ..fields.sharded import ShardNormals
 from ..fields.state import State, as_field
 from ..laws.law import Law

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..fields.covariances import Correlated, Independent
-from ..fields.gaussian import Diagonal, Field, LowRank
+from ..fields.gaussian import Diagonal, Field
+from ..fields.low_rank import LowRank
 from ..fields.sharded import spread_covariance
 from ..fields.state import State, covariance_of
 from ..laws.law import Rows

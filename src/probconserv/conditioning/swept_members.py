@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from ..fields.covariances import Fields
-from ..fields.gaussian import LowRank
+from ..fields.low_rank import LowRank
 from ..fields.state import covariance_of
 from ..laws.law import Law
 from ..solvers.engine import free_axes, solve
 from ..solvers.points import Members
 from ..solvers.shrinkage import least_of, shrunk
-from ..solvers.sweeps import has_triton, members_moved, members_solved
+from ..solvers.sweeps import has_kernels, members_moved, members_solved
 from ..support.errors import FAR
 from ..support.tolerances import SETTLED
 from ..support.tree import once
@@ -93,7 +93,7 @@ def _missed(after: Tensor, value: Tensor, size: Tensor) -> Tensor:
 
 def swept_members(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
     """The ensemble given one sum, where this way is for it and all is well; else None."""
-    if type(field) is not LowRank or not field.is_unseen or not has_triton():
+    if type(field) is not LowRank or not field.is_unseen or not has_kernels(field._unseen[0]):
         return None
     if len(laws) != 1 or not isinstance(laws[0], Law) or carries_derivatives():
         return None

@@ -20,7 +20,8 @@ from ..conditioning.draws import Draws
 from ..conditioning.posterior import FieldPosterior, Posterior, Solved
 from ..conditioning.unmeasured import Eliminated
 from ..fields.covariances import Correlated, Fields, Independent
-from ..fields.gaussian import Diagonal, Field, LowRank, members_of
+from ..fields.gaussian import Diagonal, Field
+from ..fields.low_rank import LowRank, members_of
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.law import Law, Rows, check_laws

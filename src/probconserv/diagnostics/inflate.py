@@ -10,7 +10,8 @@ from ..conditioning.condition import AnyLaw, laid_on
 from ..fields.blocks import root_of
 from ..fields.covariances import Correlated, Fields, shared_axes
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank, check_measured, members_of
+from ..fields.gaussian import Diagonal, Field, check_measured
+from ..fields.low_rank import LowRank, members_of
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field, covariance_of, rebuilt
 from ..laws.law import Rows

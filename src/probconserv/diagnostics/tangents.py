@@ -21,7 +21,8 @@ from torch import Tensor
 from ..conditioning.loop.linearised import MOST_DENSE
 from ..fields.covariances import expanded
 from ..fields.dense import Dense
-from ..fields.gaussian import Diagonal, Field, LowRank, random_normals
+from ..fields.gaussian import Diagonal, Field, random_normals
+from ..fields.low_rank import LowRank
 from ..fields.mixture import Mixture
 from ..fields.state import State, covariance_of
 from ..laws.inequalities import Inequality, OneSided

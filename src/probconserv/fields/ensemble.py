@@ -8,7 +8,8 @@ from ..support.checks import ArrayLike
 from ..support.errors import InputError
 from ..support.shards import is_sharded, shards_of
 from .covariances import shared_axes
-from .gaussian import LowRank, may_wait
+from .gaussian import may_wait
+from .low_rank import LowRank
 from .state import State
 
 

@@ -13,7 +13,8 @@ from ..support.errors import InputError
 from ..support.tree import Kept
 from .covariances import Correlated, Independent, expanded, shared_axes
 from .dense import Dense
-from .gaussian import Diagonal, Field, LowRank
+from .gaussian import Diagonal, Field
+from .low_rank import LowRank
 
 Distributed: TypeAlias = (
     tuple[ArrayLike, ArrayLike] | list[ArrayLike] | torch.distributions.Distribution

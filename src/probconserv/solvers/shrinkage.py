@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ..fields.blocks import root_of
-from ..fields.gaussian import Field, LowRank
+from ..fields.gaussian import Field
+from ..fields.low_rank import LowRank
 from ..fields.state import rebuilt
 from ..laws.law import Rows
 from ..support.tolerances import HALF_THE_DIGITS

@@ -27,13 +27,17 @@ ON_GPU = 1 << 25  # and on a GPU
 
 
 @cache
-def has_triton() -> bool:
-    """Whether Triton is there, as it is with the CUDA builds of torch for Linux."""
-    return importlib.util.find_spec("triton") is not None
+def has_triton(device: int) -> bool:
+    """Whether Triton is there, as it is with torch for Linux and CUDA, and knows this GPU."""
+    known = torch.cuda.get_device_capability(device) >= (7, 0)
+    return known and importlib.util.find_spec("triton") is not None
 
 
-def has_kernels(u: Tensor) -> bool:
-    return u.is_cuda and has_triton()
+def has_kernels(x: Tensor) -> bool:
+    """Whether `x` is on the GPU that is used now, and Triton is there."""
+    if not x.is_cuda or x.device.index != torch.cuda.current_device():
+        return False
+    return has_triton(x.device.index)
 
 
 def moved(points: Points) -> Moved:

@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from ..air.contents import LAWS
+from ..solvers.sweeps import has_kernels
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
 from ._close import Closed, Closing, close, totals_of
 from ._doubts import Doubts
-from ._fused import Constants, close_fused, is_fused, is_there, numbers_of
+from ._fused import Constants, close_fused, is_fused, numbers_of
 from ._grid import Grid, Levels
 from ._ledger import Ledger
 from ._solve import Laws
@@ -142,7 +143,7 @@ class Fixer(nn.Module):
         self._usual = usual(self._levels)
         self._least = smallest(self._usual)
         self._constants = Constants(self._levels, self._least)
-        self._has_kernels = is_there(self._weights)
+        self._has_kernels = has_kernels(self._weights)
         self._last_gain: tuple[Any, Tensor] = None, self._weights
         self._seen: dict[str, Any] = {}
         self._own = given(self.std, self.levels.count, self.grid.shape, device)

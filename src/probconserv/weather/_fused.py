@@ -4,9 +4,7 @@ They take states without clouds, winds and a surface of their own, on levels tha
 make as many rounds as nearly always do; the rest is for `close`.
 """
 
-import importlib.util
 from collections.abc import Mapping, Sequence
-from functools import cache
 from itertools import islice
 from typing import Any
 
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ..air.contents import HEAT_CAPACITY, VAPORIZATION
+from ..solvers.sweeps import has_kernels
 from ..support import checks as check
 from ._close import Changes, Closed, Closing
 from ._grid import Levels
@@ -25,20 +24,6 @@ LANE = 128  # of these for each warp
 PART, ROW = 32, 64  # numbers of a programme, and of a member
 ROWS = {"asked": 3, "rained": 1, "solved": 12, "before": 3, "missing": 3, "fallen": 1, "means": 4}
 ROWS |= {"far": 1, "ends": 2, "worst": 2, "looks": 10, "gain": 1, "target": 3, "free": 18}
-
-
-@cache
-def has_triton(device: int) -> bool:
-    """Whether Triton is there, as it is with torch for Linux and CUDA, and knows this GPU."""
-    known = torch.cuda.get_device_capability(device) >= (7, 0)
-    return known and importlib.util.find_spec("triton") is not None
-
-
-def is_there(x: Tensor) -> bool:
-    """Whether `x` is on the GPU that is used now, and Triton is there."""
-    if not x.is_cuda or x.device.index != torch.cuda.current_device():
-        return False
-    return has_triton(x.device.index)
 
 
 class Constants:
@@ -82,7 +67,7 @@ def is_fused(task: Closing, after: Mapping[str, Tensor]) -> bool:
         return False
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
-    return is_there(air.vapour) and check.concrete(*every)
+    return has_kernels(air.vapour) and check.concrete(*every)
 
 
 def close_fused(task: Closing, constants: Tensor, rounds: int) -> tuple[Closed, Tensor]:

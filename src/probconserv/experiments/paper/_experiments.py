@@ -11,7 +11,8 @@ from torch import Tensor
 
 from ...conditioning.condition import condition, project
 from ...fields.ensemble import Ensemble
-from ...fields.gaussian import Diagonal, Field, LowRank
+from ...fields.gaussian import Diagonal, Field
+from ...fields.low_rank import LowRank
 from ...fields.mixture import Mixture
 from ...laws.law import Law
 from ...laws.sums import smoothness
