@@ -1,13 +1,15 @@
 """Step 2 beside what others take for the same work, on one core: `make bench-peers`.
 
 A field of 201 points at 201 times, independent points, one integral for each time, float64. All
-tools take turns. Prints a Markdown table; a tool whose answer is another one gets no row.
-`--largest NAME functions` and `--largest NAME points` double the size of the work of one tool.
+tools take turns; seconds are those of the processor, so that other work does not count. Prints a
+Markdown table; a tool whose answer is another one gets no row. The last columns are the largest
+sizes, doubled from one function and from one row of 201 points; `--times` leaves them out, and
+`--largest NAME functions` finds one of them.
 """
 
-import json
 import os
 import resource
+import statistics
 import subprocess
 import sys
 import time
@@ -18,11 +20,13 @@ from importlib.metadata import version
 
 if hasattr(os, "sched_setaffinity"):  # before any library counts the cores
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+KEEP = {"MALLOC_MMAP_THRESHOLD_": str(2**40), "MALLOC_TRIM_THRESHOLD_": str(2**40)}
+if __name__ == "__main__" and "--largest" not in sys.argv and KEEP.keys() - os.environ.keys():
+    os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP})
 os.environ |= {"OMP_NUM_THREADS": "1", "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
 
 import numpy as np
 import torch
-from timing import seconds
 from torch import Tensor
 
 import probconserv as pc
@@ -229,6 +233,7 @@ PEERS = {
     "ours": (in_torch(ours_mean, ours), "variance, draws, gradients"),
     "ours, compiled": (compiled, "variance, draws, gradients"),
     "plain torch by hand": (in_torch(by_hand_mean, by_hand), "variance, gradients"),
+    "the same, compiled": (in_torch(*map(torch.compile, (by_hand_mean, by_hand))), "the same"),
     "Eq. (8), dense, as printed": (in_torch(dense_mean, printed), "covariance, gradients"),
     "Eq. (8), dense, cheapest order": (in_torch(dense_mean, cheaper), "covariance, gradients"),
     "pinet": (pinet, "gradients"),
@@ -253,18 +258,28 @@ def largest(name: str, axis: str) -> int:
     before = peak()
     while True:
         mean = setup(Work(size) if axis == "functions" else Work(1, 1, size)).mean
-        mean()
-        start = time.perf_counter()
-        mean()
-        if time.perf_counter() - start > SECONDS or peak() - before > GIB * 2**20:
+        mean()  # compiles
+        if peak() - before > GIB * 2**20:
+            return best
+        if spent(mean) > SECONDS:
             return best
         best, size = size, 2 * size
 
 
 def in_a_process(name: str, axis: str) -> int:
+    """Without the memory that this process has, and keeps."""
     command = [sys.executable, __file__, "--largest", name, axis]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    env = {key: value for key, value in os.environ.items() if key not in KEEP}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    return int(done.stdout.splitlines()[-1])
+
+
+def spent(job: Callable[[], object], calls: int = 1) -> float:
+    """Processor seconds of a call."""
+    start = time.process_time()
+    for _ in range(calls):
+        job()
+    return (time.process_time() - start) / calls
 
 
 def checked(work: Work) -> dict[str, Jobs]:
@@ -284,11 +299,20 @@ def checked(work: Work) -> dict[str, Jobs]:
     return kept
 
 
-def times(jobs: dict[str, Jobs], job: str, repeats: int) -> dict[str, float]:
-    """Milliseconds of one job of every tool that has it, in turn."""
-    calls = {name: getattr(one, job) for name, one in jobs.items() if getattr(one, job)}
-    found = seconds(*calls.values(), repeats=repeats)
-    return {name: 1e3 * t for name, t in zip(calls, found, strict=True)}
+def times(jobs: dict[str, Jobs], rounds: int = 15) -> dict[str, list[float | None]]:
+    """Milliseconds of the three jobs of each tool: medians, all in turn, 20 ms or a call a turn."""
+    calls = {
+        (name, kind): call
+        for name, one in jobs.items()
+        for kind in ("mean", "both", "gradient")
+        if (call := getattr(one, kind))
+    }
+    for call in calls.values():
+        call()  # compiles
+    often = {key: 1 + int(0.02 / spent(call)) for key, call in calls.items()}
+    turns = [{key: spent(calls[key], often[key]) for key in calls} for _ in range(rounds)]
+    found = {key: 1e3 * statistics.median(turn[key] for turn in turns) for key in calls}
+    return {name: [found.get((name, k)) for k in ("mean", "both", "gradient")] for name in jobs}
 
 
 def cell(milliseconds: float | None) -> str:
@@ -300,25 +324,25 @@ def main() -> None:
     start, used = time.perf_counter(), time.process_time()
     one, many = Work(), Work(64)
     jobs = checked(one)
-    rounds = {job: times(jobs, job, 9) for job in ("mean", "both", "gradient")}
+    small = times(jobs)
+    able = {name: PEERS[name][0](many) for name in jobs if small[name][0] < 10}
+    large = times(able)
     share = (time.process_time() - used) / (time.perf_counter() - start)
     print(f"load {os.getloadavg()[0]:.1f}; this process had {share:.0%} of its core\n")
-    most = {name: [in_a_process(name, axis) for axis in ("functions", "points")] for name in jobs}
-    able = {name: PEERS[name][0](many) for name in jobs if most[name][0] >= many.functions}
-    large = {job: times(able, job, 9) for job in ("mean", "both", "gradient")}
     print(
-        "| | mean | and variance | and backward | 64: mean | and variance | and backward "
-        "| residual | mean off | gradient off | comes with | functions | points |\n"
+        "| ms, one core | mean | and variance | and backward | 64: mean | and variance "
+        "| and backward | residual | mean off | gradient off | comes with | functions | points |\n"
         f"|{'---|' * 13}"
     )
     for name, job in jobs.items():
         mean = tensor(job.mean())
-        cells = [cell(table[key].get(name)) for table in (rounds, large) for key in table]
+        cells = [cell(t) for t in small[name] + large.get(name, [None] * 3)]
         off = one.off(mean, tensor(job.gradient()))
         cells += [f"{x:.0e}" for x in (one.residual(mean), *off)]
-        cells += [PEERS[name][1], *(f"{n:,}" for n in most[name])]
-        print(f"| {name} | {' | '.join(cells)} |")
-    print(f"\nload {os.getloadavg()[0]:.1f} at the end")
+        cells.append(PEERS[name][1])
+        sizes = ("functions", "points") if "--times" not in sys.argv else ()
+        cells += [f"{in_a_process(name, axis):,}" for axis in sizes] or ["", ""]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
 
 
 def _installed(package: str) -> bool:
