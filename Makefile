@@ -66,7 +66,7 @@ bench: $(VENV)/ready
 	OMP_NUM_THREADS=2 $(RUN)/python benchmarks/step2.py
 
 PEERS := build/peers
-bench-peers: $(PEERS)/ready  # Step 2 beside what others take for the same work; 2 GB and some minutes the first time
+bench-peers: $(PEERS)/ready  # Step 2 beside what others take for the same work; 2 GB the first time, some 15 minutes each time
 	$(PEERS)/bin/python benchmarks/peers.py
 
 # qpth asks for numpy below 2, which jax and diffcp refuse; it works with theirs.
