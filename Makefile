@@ -7,7 +7,11 @@ GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network 
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
+<<<<<<< HEAD
 .PHONY: demo test test-seeds test-kernels test-adapters test-lightning check types style tests docs play fuzz fuzz-loop bench clean
+=======
+.PHONY: demo test test-seeds test-adapters check types style tests docs play fuzz fuzz-loop bench bench-peers clean
+>>>>>>> peers
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 # Threads that spin while they wait take twice as long where the processor has other work.
@@ -82,6 +86,18 @@ fuzz-loop: $(VENV)/ready  # make fuzz-loop N=2000: random problems with inequali
 
 bench: $(VENV)/ready
 	OMP_NUM_THREADS=2 $(RUN)/python benchmarks/step2.py
+
+PEERS := build/peers
+bench-peers: $(PEERS)/ready  # Step 2 beside what others take for the same work; 2 GB the first time, some 15 minutes each time
+	$(PEERS)/bin/python benchmarks/peers.py
+
+# qpth asks for numpy below 2, which jax and diffcp refuse; it works with theirs.
+$(PEERS)/ready: pyproject.toml
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --editable . torch==2.13.0 numpy==2.4.6 \
+		pinet-hcnn==0.2.0 jax==0.10.2 cvxpylayers==1.2.0 cvxpy==1.9.3 diffcp==1.1.9 scs==3.3.1
+	$(PEERS)/bin/python -m pip install --quiet --no-deps qpth==0.0.18
+	touch $@
 
 play: $(VENV)/ready  # the page that runs in a browser, into build/play; needs npm
 	$(RUN)/python docs/play/make_page.py build/play

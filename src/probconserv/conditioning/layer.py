@@ -81,7 +81,7 @@ def filled(value: Any, tensors: Mapping[str, Any]) -> Any:
         return {k: filled(x, tensors) for k, x in value.items()}
     if isinstance(value, MADE_OF_TENSORS):
         whole = type(value).__new__(type(value))
-        for k, x in vars(value).items():
+        for k, x in value.__dict__.items():
             setattr(whole, k, filled(x, tensors))
         return whole
     return value
@@ -141,6 +141,7 @@ class HeldLaw(Float64):
         super().__init__()
         tensors: dict[str, Tensor] = {}
         self.shell = emptied(law, "", tensors)
+        self._known: tuple[list[tuple[Tensor, int]], Any] = [], None
         for name, t in tensors.items():
             if t.requires_grad:
                 raise InputError(
@@ -156,9 +157,9 @@ class HeldLaw(Float64):
 
     def law(self, value: ArrayLike | None = None) -> Any:
         """The law that the buffers make, with another value."""
-        law = filled(self.shell, self._buffers)
         if value is None:
-            return law
+            return self._law_as_it_is()
+        law = filled(self.shell, self._buffers)
         own = law.law if isinstance(law, OneSided) else law
         if isinstance(own, Inequality):
             raise InputError(f"`totals`: `{law.label}` takes none. Give None in its place.")
@@ -167,6 +168,23 @@ class HeldLaw(Float64):
             check.finite("totals", given)
         own.rounding = check.rounding_of(value)
         own.value = given.to(own.value.device, torch.float64)
+        return law
+
+    def _law_as_it_is(self) -> Any:
+        """The law that the buffers make, once for as long as none of them changes."""
+        tensors = [t for t in self._buffers.values() if t is not None]
+        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[no-untyped-call]
+        if traced or any(t.is_inference() for t in tensors):
+            return filled(self.shell, self._buffers)
+        now = [(t, t._version) for t in tensors]
+        known, law = self._known
+        same = len(known) == len(now) and all(
+            t is other and count == before
+            for (t, count), (other, before) in zip(now, known, strict=True)
+        )
+        if not same:
+            law = filled(self.shell, self._buffers)
+            self._known = now, law
         return law
 
     def extra_repr(self) -> str:
