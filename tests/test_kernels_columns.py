@@ -142,6 +142,19 @@ def test_values_that_are_not_finite_are_refused_before_all_else(monkeypatch, tak
     assert fixer.steps == 0
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # NumPy's
+@pytest.mark.parametrize("name", ["temperature", "specific_humidity", "surface_pressure"])
+def test_a_change_that_is_not_finite_is_no_error_to_go_by(monkeypatch, taken, name):
+    fixed, fixer = steps(monkeypatch, True, torch.float32, grid=grid_of())
+    kept, after = fixer.targets(), stepped(fixed, 3)
+    before = {n: x.clone() for n, x in fixed.items()}
+    before[name][1, ..., 2, 3] = torch.nan
+    with pytest.raises(InputError, match=rf"step 3: `before\['{name}'\]` must be finite"):
+        fixer(before, after, STEP, FLUXES)
+    assert len(taken) == 3
+    assert all(bool((x == kept[law]).all()) for law, x in fixer.targets().items())
+
+
 def test_a_far_move_gives_the_same_warning(monkeypatch, taken):
     words = []
     for by_kernels in (True, False):

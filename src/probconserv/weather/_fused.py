@@ -21,9 +21,9 @@ from ._std import LEAST_SHARE, MOVED, TINY, Errors
 NAMES = "specific_humidity", "temperature", "surface_pressure", "precipitation"
 TILE, NARROW = 512, 16  # values of a field, and least columns, that a programme works on
 LANE = 128  # of these for each warp
-PART, ROW = 32, 64  # numbers of a programme, and of a member
+PART, ROW = 32, 48  # numbers of a programme, and of a member
 ROWS = {"asked": 3, "rained": 1, "solved": 12, "before": 3, "missing": 3, "fallen": 1, "means": 4}
-ROWS |= {"far": 1, "ends": 2, "worst": 2, "looks": 10, "gain": 1, "target": 3, "free": 18}
+ROWS |= {"far": 1, "ends": 2, "worst": 2, "looks": 10, "gain": 1, "target": 3, "free": 2}
 
 
 class Constants:

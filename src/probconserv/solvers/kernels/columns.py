@@ -26,6 +26,11 @@ def _load(x, at, inside):
 
 
 @triton.jit
+def _at_least(x, y):
+    return tl.where(x < y, y, x)  # NaN stays
+
+
+@triton.jit
 def most(x, axis: tl.constexpr):
     """The largest; NaN where one is."""
     is_bad = tl.max((x != x).to(tl.int32), axis) > 0
@@ -94,21 +99,21 @@ def columns(
     start_p, raw_r = _load(p, row, here), _load(r, row, here)
     start_q, start_r = tl.maximum(raw_q, 0.0), tl.maximum(raw_r, 0.0)
     if Q == 0:
-        size = tl.maximum(_load(squares, 2 * K + line, each), tl.load(numbers + 7))
-        share = tl.maximum(_load(squares, K + line, each) / size, tl.load(numbers + 8))
+        size = _at_least(_load(squares, 2 * K + line, each), tl.load(numbers + 7))
+        share = _at_least(_load(squares, K + line, each) / size, tl.load(numbers + 8))
         floor = _load(constants, 5 * K + line, each)
-        v_q = floor + tl.sqrt(tl.minimum(share, 1.0)) * start_q
+        v_q = floor + tl.sqrt(tl.where(share > 1, 1.0, share)) * start_q
         v_q = tl.where(inside, v_q * v_q, 0.0)
     else:
         v_q = _known(of_q, m, own, K * N, inside, Q)
     if T == 0:
-        v_t = tl.maximum(_load(squares, line, each), _load(constants, 6 * K + line, each))
+        v_t = _at_least(_load(squares, line, each), _load(constants, 6 * K + line, each))
     else:
         v_t = _known(of_t, m, own, K * N, inside, T)
     if P == 0:
         change = start_p - _load(of_p, row, here)
         v_p = (tl.load(squares + 3 * K) + change * change) / 2
-        v_p = tl.where(here, tl.maximum(v_p, tl.load(numbers + 4)), 0.0)
+        v_p = tl.where(here, _at_least(v_p, tl.load(numbers + 4)), 0.0)
     else:
         v_p = _known(of_p, m, n, N, here, P)
     if R == 0:
@@ -146,7 +151,7 @@ def columns(
         _ends(parts + 25, raw_q, inside)
         _ends(parts + 27, raw_r, here)
     else:
-        of_laws = rows + m * 64 + 13
+        of_laws = rows + m * 48 + 13
         dry, wet, heat = tl.load(of_laws), tl.load(of_laws + 1), tl.load(of_laws + 2)
         fall, warm = dt * wet, heat * tl.load(numbers + 3)
         wet = wet - dry + heat * tl.load(numbers + 2)

@@ -1,6 +1,6 @@
 """Multipliers of the laws of air, by what programmes of `columns.py` found: one for each member.
 
-A member has a row of 64 numbers: what the laws ask for 0:3 and the rain 3 as it was, the inverse of
+A member has a row of 48 numbers: what the laws ask for 0:3 and the rain 3 as it was, the inverse of
 the responses 4:13, the multipliers 13:16, what they leave missing 16:19; of the state that is
 written what is missing 19:22, its rain 22, changes 23:27, the largest move 27, largest of p and -p
 28:30, and what is missing as a share of the totals 30, before 31. Then 19:29 of columns as they
@@ -71,7 +71,7 @@ def first(parts, base, carry, gain, active, constants, rows, P, K):
     """A step of Newton's method, and what masses at the pressure that results take from it."""
     m = tl.program_id(0).to(tl.int64)
     total, top = _added(parts, m, P)
-    row, numbers, at = rows + m * 64, constants + 7 * K, m * 3
+    row, numbers, at = rows + m * 48, constants + 7 * K, m * 3
     base, carry, gain = base + at, carry + at, gain + at
     x = tl.load(base) + tl.load(carry) + tl.load(gain)
     y = tl.load(base + 1) + tl.load(carry + 1) + tl.load(gain + 1)
@@ -123,7 +123,7 @@ def first(parts, base, carry, gain, active, constants, rows, P, K):
 def following(parts, constants, rows, P, K):
     m = tl.program_id(0).to(tl.int64)
     total, _ = _added(parts, m, P)
-    row = rows + m * 64
+    row = rows + m * 48
     dry, water, energy = _missing(row + 43, total, constants + 7 * K)
     _store3(row + 16, dry, water, energy)
     for i in tl.static_range(3):
@@ -137,7 +137,7 @@ def last(parts, base, carry, gain, least, constants, rows, budget, P, K):
     """What comes of it, and the running totals with what their sum lost in rounding."""
     m = tl.program_id(0).to(tl.int64)
     total, top = _added(parts, m, P)
-    row, asked = rows + m * 64, rows + m * 64 + 43
+    row, asked = rows + m * 48, rows + m * 48 + 43
     dry, water, energy = _missing(asked, total, constants + 7 * K)
     _store3(row + 19, dry, water, energy)
     for i in tl.static_range(5):  # rain and changes
