@@ -173,8 +173,7 @@ class HeldLaw(Float64):
     def _law_as_it_is(self) -> Any:
         """The law that the buffers make, once for as long as none of them changes."""
         tensors = [t for t in self._buffers.values() if t is not None]
-        traced = torch.compiler.is_compiling() or torch.jit.is_tracing()  # type: ignore[no-untyped-call]
-        if traced or any(t.is_inference() for t in tensors):
+        if not check.concrete(*tensors) or any(t.is_inference() for t in tensors):
             return filled(self.shell, self._buffers)
         now = [(t, t._version) for t in tensors]
         known, law = self._known
