@@ -8,8 +8,7 @@ import copy
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import Any, Literal, Self, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, Self, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,12 +31,19 @@ NAMES = {"maps": "", "law": "", "quadrature": "x"}  # of what holds a tensor, wh
 MADE_OF_TENSORS = (Node, Law, NonlinearLaw, Inequality)
 
 
-@dataclass(frozen=True)
-class Slot:
+class Slot(NamedTuple):
     """Where a tensor of a law was: the name of its buffer, or of the two of a sparse one."""
 
     name: str
     size: tuple[int, ...] | None = None  # of a sparse tensor
+
+
+class Recipe(NamedTuple):
+    """An object, as what it is made of: `torch.compile` reads tuples in every version of torch."""
+
+    kind: Any
+    names: tuple[str, ...]
+    parts: tuple[Any, ...]
 
 
 def emptied(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
@@ -59,15 +65,27 @@ def emptied(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
         return {k: emptied(x, _joined(name, str(k)), tensors) for k, x in value.items()}
     if isinstance(value, MADE_OF_TENSORS):
         shell = copy.copy(value)
-        for k, x in vars(value).items():
+        for k, x in [*vars(shell).items()]:
             part = _joined(name, NAMES.get(k, k))
             setattr(shell, k, emptied(x, part, tensors))
         return shell
     return value
 
 
+def recipe_of(value: Any) -> Any:
+    """How what `emptied` emptied is filled."""
+    if isinstance(value, tuple) and not isinstance(value, Slot):
+        return tuple(map(recipe_of, value))
+    if isinstance(value, dict):
+        return Recipe(dict, tuple(value), tuple(map(recipe_of, value.values())))
+    if isinstance(value, MADE_OF_TENSORS):
+        held = vars(value)
+        return Recipe(type(value), tuple(held), tuple(map(recipe_of, held.values())))
+    return value
+
+
 def filled(value: Any, tensors: Mapping[str, Any]) -> Any:
-    """What `emptied` emptied, with these tensors."""
+    """What a recipe makes of these tensors."""
     if isinstance(value, Slot):
         if value.size is None:
             return tensors[value.name]
@@ -75,15 +93,16 @@ def filled(value: Any, tensors: Mapping[str, Any]) -> Any:
         return torch.sparse_coo_tensor(
             *parts, value.size, is_coalesced=True, check_invariants=False
         )
+    if isinstance(value, Recipe):
+        made = [filled(x, tensors) for x in value.parts]
+        if value.kind is dict:
+            return dict(zip(value.names, made, strict=True))
+        whole = value.kind.__new__(value.kind)
+        for name, part in zip(value.names, made, strict=True):
+            setattr(whole, name, part)
+        return whole
     if isinstance(value, tuple):
         return tuple([filled(x, tensors) for x in value])
-    if isinstance(value, dict):
-        return {k: filled(x, tensors) for k, x in value.items()}
-    if isinstance(value, MADE_OF_TENSORS):
-        whole = type(value).__new__(type(value))
-        for k, x in value.__dict__.items():
-            setattr(whole, k, filled(x, tensors))
-        return whole
     return value
 
 
@@ -141,6 +160,7 @@ class HeldLaw(Float64):
         super().__init__()
         tensors: dict[str, Tensor] = {}
         self.shell = emptied(law, "", tensors)
+        self.recipe = recipe_of(self.shell)
         self._known: tuple[list[tuple[Tensor, int]], Any] = [], None
         for name, t in tensors.items():
             if t.requires_grad:
@@ -159,7 +179,7 @@ class HeldLaw(Float64):
         """The law that the buffers make, with another value."""
         if value is None:
             return self._law_as_it_is()
-        law = filled(self.shell, self._buffers)
+        law = filled(self.recipe, self._buffers)
         own = law.law if isinstance(law, OneSided) else law
         if isinstance(own, Inequality):
             raise InputError(f"`totals`: `{law.label}` takes none. Give None in its place.")
@@ -174,7 +194,7 @@ class HeldLaw(Float64):
         """The law that the buffers make, once for as long as none of them changes."""
         tensors = [t for t in self._buffers.values() if t is not None]
         if not check.concrete(*tensors) or any(t.is_inference() for t in tensors):
-            return filled(self.shell, self._buffers)
+            return filled(self.recipe, self._buffers)
         now = [(t, t._version) for t in tensors]
         known, law = self._known
         same = len(known) == len(now) and all(
@@ -182,7 +202,7 @@ class HeldLaw(Float64):
             for (t, count), (other, before) in zip(now, known, strict=True)
         )
         if not same:
-            law = filled(self.shell, self._buffers)
+            law = filled(self.recipe, self._buffers)
             self._known = now, law
         return law
 
@@ -198,6 +218,7 @@ def _loaded(held: Any, _: object = None) -> None:
     held.noisy = noise is not None and not noise.is_meta and bool((noise > 0).any())
     if isinstance(held.shell, Law) and noise is not None:
         held.shell.exact = noise.ndim == 0 and not noise.is_meta and not held.noisy
+    held.recipe = recipe_of(held.shell)
 
 
 class ConstraintLayer(Float64):

@@ -74,11 +74,11 @@ def _solved(gram: Tensor, noise: Tensor, silent: Tensor, r: Tensor) -> tuple[Ten
     """lambda, (places, K), and L^-1, (places, K, K); NaN where rows nearly repeat each other."""
     s = gram + torch.diag_embed(noise.expand(gram.shape[:-1]))
     keep = ~silent.expand(gram.shape[:-1])
-    s = torch.where(keep[..., None] & keep[..., None, :], s, torch.eye(s.shape[-1]).to(s))
+    eye = torch.eye(s.shape[-1], dtype=s.dtype, device=s.device).expand_as(s)
+    s = torch.where(keep[..., None] & keep[..., None, :], s, eye)
     scale = s.diagonal(dim1=-2, dim2=-1).rsqrt()
     root, _ = torch.linalg.cholesky_ex(s * scale[..., None, :] * scale[..., :, None])
     easy = (root.diagonal(dim1=-2, dim2=-1).square() > EASY).all(-1)
-    eye = torch.eye(s.shape[-1]).to(s).expand_as(s)
     white = torch.linalg.solve_triangular(root, eye, upper=False) * scale[..., None, :]
     white = (torch.where(easy[..., None, None], white, torch.nan) * keep[..., None, :]).contiguous()
     return (white.mT @ (white @ r[..., None]))[..., 0], white

@@ -162,6 +162,10 @@ class Law:
         one = noise_variance.ndim == 0 and check.in_numpy(noise_variance)
         self.exact = one and noise_variance.item() == 0
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: not what it is on another device."""
+        return {name: x for name, x in self.__dict__.items() if name != "_there"}
+
     @property
     def noise(self) -> Tensor:
         """The standard deviation of each row, 0 where it is exact."""
@@ -350,7 +354,6 @@ class Law:
     def _moved(self, place: torch.device) -> "Law":
         maps = {name: m._map(lambda t: t.to(place)) for name, m in self.maps.items()}
         moved = copy.copy(self)  # with what was seen of the noise before it was there
-        moved._there = None
         moved.maps, moved.value = maps, self.value.to(place)
         moved.noise_variance = self.noise_variance.to(place)
         return moved
