@@ -404,6 +404,11 @@ def refusals(four, pair):
         "log_prob": said(lambda: post.log_prob(mean)),
         "save": said(lambda: post.save("x")),
         "index": said(lambda: post[0]),
+        "diagnose": said(lambda: pc.diagnose(post.prior, law)),
+        "inflate": said(lambda: pc.inflate(post, law)),
+        "evaluate": said(lambda: pc.evaluate(post, MEAN)),
+        "save prior": said(lambda: post.prior.save("x")),
+        "draws": said(lambda: post.prior.sample(2)),
         "generator": said(lambda: post.sample(2, 3)),
         "interval": said(lambda: pc.condition(members, law).interval(0.9)),
     }  # fmt: skip

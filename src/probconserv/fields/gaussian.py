@@ -369,6 +369,7 @@ class Diagonal(Field):
 
     def _draw(self, normals: Normals) -> Tensor:
         check_determined(self, "draws")
+        check.plain("mean", self.mean)
         return torch.addcmul(
             self.mean.double(), self.variance.double().sqrt(), normals(*self.shape)
         )
@@ -490,6 +491,7 @@ class LowRank(Field):
         return self.rest * v + unblocks(inner @ factor, v.shape)
 
     def _draw(self, normals: Normals) -> Tensor:
+        check.plain("mean", self.mean)
         z = normals(*self.shape[: -self.event_dims], len(self.factor))
         factor = blocks(self.factor.double(), self.shape, self.event_dims)
         shared = unblocks(z.movedim(0, -2) @ factor, (len(z), *self.shape))
