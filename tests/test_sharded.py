@@ -100,6 +100,7 @@ def test_what_is_wrong_on_one_process_is_said_on_all(found, case, words):
         ("bounds", "`laws`: fields in shards (DTensor) take linear laws"),
         ("members", "`members` is sharded along axis 0"),
         ("mixed state", "`b` is made of plain tensors"),
+        ("joint state", "`field`: an axis is sharded that is independent in one field"),
         ("many rows", "`laws` have 19998 rows"),
         ("log_prob", "`log_prob` is not for posteriors in shards"),
         ("save", "`save` is not for posteriors in shards"),
