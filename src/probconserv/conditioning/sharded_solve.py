@@ -124,8 +124,8 @@ def check_sharded(field: Any, rows: Sequence[Rows], layout: ShardLayout) -> None
     between = range(min([*alone_in, shared_axes(shapes)]), max(alone_in, default=0))
     if any(axis in between for one in layout.shards for axis in one.axes):
         raise InputError(
-            "`field`: an axis is sharded that is independent in one field of the state and joint in "
-            "another. Shard other axes, or give all fields the same `event_dims`."
+            "`field`: an axis is sharded that is independent in one field of the state and joint "
+            "in another. Shard other axes, or give all fields the same `event_dims`."
         )
     if not layout.tied:
         return
