@@ -222,11 +222,18 @@ def state_laws():
 def states(four, pair):
     """Fields of different sizes over space, one of which all processes hold."""
     found = []
-    for batch, mesh in ((NONE, four["grid"]), (BATCH, four["grid"])):
 
-        def place(x, axis, batch=batch, mesh=mesh):
-            return put(x, mesh, [batch, NONE if axis is None else Shard(axis)])
+    def over_space(x, axis):
+        return put(x, four["grid"], [NONE, NONE if axis is None else Shard(axis)])
 
+    def over_both(x, axis):
+        return put(x, four["grid"], [BATCH, NONE if axis is None else Shard(axis)])
+
+    def by_field(x, axis):
+        cut = NONE if axis is None else Shard(axis)
+        return put(x, four["grid"], [cut, NONE] if x.shape[-1] == M else [NONE, cut])
+
+    for place in (over_space, over_both, by_field):
         for count in (1, 2):
             want = pc.condition(state(lambda x, axis: x), *state_laws()[:count])
             post = pc.condition(state(place), *state_laws()[:count])
@@ -383,6 +390,8 @@ def refusals(four, pair):
     )  # fmt: skip
     post = pc.condition(field, law)
     two_states = pc.State(a=field, b=(MEAN, VARIANCE))
+    many = put(MEMBERS, pair, [Shard(2)])
+    joint = pc.State(a=pc.Ensemble(many), b=pc.Ensemble(many, batch_dims=2))
     wide = put(normal(20_000), pair, [Shard(0)])
     smooth = pc.smoothness(torch.arange(20_000.0), torch.ones(20_000), 0.5)
     members = pc.Ensemble(put(MEMBERS, pair, [Shard(3)]))
@@ -400,10 +409,16 @@ def refusals(four, pair):
         "bounds": said(lambda: pc.condition(field, law, pc.bounds(low=0.0))),
         "members": said(lambda: pc.Ensemble(put(MEMBERS, pair, [Shard(0)]))),
         "mixed state": said(lambda: pc.condition(two_states, law)),
+        "joint state": said(lambda: pc.condition(joint, pc.integral(X, TOTALS, of="a"))),
         "many rows": said(lambda: pc.condition((wide, 1.0), smooth)),
         "log_prob": said(lambda: post.log_prob(mean)),
         "save": said(lambda: post.save("x")),
         "index": said(lambda: post[0]),
+        "diagnose": said(lambda: pc.diagnose(post.prior, law)),
+        "inflate": said(lambda: pc.inflate(post, law)),
+        "evaluate": said(lambda: pc.evaluate(post, MEAN)),
+        "save prior": said(lambda: post.prior.save("x")),
+        "draws": said(lambda: post.prior.sample(2)),
         "generator": said(lambda: post.sample(2, 3)),
         "interval": said(lambda: pc.condition(members, law).interval(0.9)),
     }  # fmt: skip

@@ -49,6 +49,15 @@ def lies_in_shards(field: Any) -> bool:
     return isinstance(field, tuple | list) and any(map(is_sharded, field))
 
 
+def check_whole(name: str, field: Any) -> None:
+    """Most of what looks at fields takes whole tensors."""
+    if lies_in_shards(field):
+        raise InputError(
+            f"`{name}` is in shards (DTensor), which only `condition` and `project` take. Build it "
+            "of whole tensors, `.full_tensor()`."
+        )
+
+
 class _Tied(torch.autograd.Function):
     """As it is; others get a gradient of 0, so that all processes add up the same gradients."""
 
@@ -197,7 +206,7 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
 
     def _quantiles(self, *shares: float) -> list[Tensor]:
         if self._local.layout.tied and isinstance(self.prior, LowRank) and self.prior.count:
-            _refuse("interval` of an ensemble, or `quantile")
+            _refuse("`interval` of an ensemble, as `quantile`,")
         found = self._local.agreed(lambda: self._own._quantiles(*shares))
         return [self._sharded(x) for x in found]
 
@@ -208,22 +217,22 @@ class ShardedPosterior(Posterior, Field, noun="Posterior"):
         return self._sharded(self._local.agreed(lambda: own.marginal_log_prob(here.to(own.dtype))))
 
     def log_prob(self, u: ArrayLike) -> Tensor:
-        _refuse("log_prob")
+        _refuse("`log_prob`")
 
     def _draw(self, normals: Any) -> Tensor:
-        _refuse("sample_with")
+        _refuse("`sample_with`")
 
     def covariance(self) -> Tensor:
-        _refuse("covariance")
+        _refuse("`covariance`")
 
     def to(self, device: torch.device | str) -> NoReturn:
-        _refuse("to")
+        _refuse("`to`")
 
     def save(self, path: Any) -> NoReturn:
-        _refuse("save")
+        _refuse("`save`")
 
     def _at(self, index: tuple[Any, ...]) -> NoReturn:
-        _refuse("index")
+        _refuse("`index`")
 
 
 class ShardedStatePosterior(Posterior, State, noun="Posterior"):
@@ -255,18 +264,18 @@ class ShardedStatePosterior(Posterior, State, noun="Posterior"):
         return {name: part._sharded(u) for name, part, u in found}
 
     def to(self, device: torch.device | str) -> NoReturn:
-        _refuse("to")
+        _refuse("`to`")
 
     def save(self, path: Any) -> NoReturn:
-        _refuse("save")
+        _refuse("`save`")
 
     def _at(self, index: tuple[Any, ...]) -> NoReturn:
-        _refuse("index")
+        _refuse("`index`")
 
 
 def _refuse(what: str) -> NoReturn:
     raise InputError(
-        f"`{what}` is not for posteriors in shards (DTensor). Gather what you need, as in "
+        f"{what} is not for posteriors in shards (DTensor). Gather what you need, as in "
         "`post.mean.full_tensor()`, or condition a field of whole tensors."
     )
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from ..fields.covariances import Correlated, Independent
+from ..fields.covariances import Correlated, Independent, shared_axes
 from ..fields.gaussian import Diagonal, Field
 from ..fields.low_rank import LowRank
 from ..fields.sharded import spread_covariance
@@ -22,6 +22,7 @@ from ..support.shards import (
     Shards,
     groups_of,
     is_sharded,
+    joined,
     most_over,
     once,
     shards_of,
@@ -58,8 +59,7 @@ class ShardLayout(Node):
     @property
     def tied(self) -> Groups:
         """Over which the points of one part are sharded, of any field."""
-        own = {id(g): g for one in self.shards for g in one.groups(self.lead)}
-        return tuple(own.values())
+        return joined([one.groups(self.lead) for one in self.shards])
 
     def copied(self, shards: Shards) -> Groups:
         """Over which other tensors are sharded, and this one is repeated."""
@@ -120,6 +120,14 @@ def check_sharded(field: Any, rows: Sequence[Rows], layout: ShardLayout) -> None
             "`field`: the fields of a state must be sharded alike along the axes of batch and time "
             "that they share. Use .redistribute(placements=[...])."
         )
+    shapes = [one.shape for one in layout.shards]
+    alone_in = [len(f.shape) - f.event_dims for f in field.parts if isinstance(f, LowRank)]
+    between = range(min([*alone_in, shared_axes(shapes)]), max(alone_in, default=0))
+    if any(axis in between for one in layout.shards for axis in one.axes):
+        raise InputError(
+            "`field`: an axis is sharded that is independent in one field of the state and joint "
+            "in another. Shard other axes, or give all fields the same `event_dims`."
+        )
     if not layout.tied:
         return
     if any(part.infinite for part in field.parts):
@@ -127,7 +135,6 @@ def check_sharded(field: Any, rows: Sequence[Rows], layout: ShardLayout) -> None
             "`variance` is infinite at some points, and laws or directions tie points on several "
             f"processes. Shard the axes of batch or time instead. {OWN_PART}"
         )
-    shapes = [one.shape for one in layout.shards]
     alone = len(rows) == 1 and all(m is None or m.is_disjoint for m in rows[0].maps)
     count = sum(math.prod(one.row_shape(shapes)[layout.lead :]) for one in rows)
     parts = max(map(math.prod, shapes)) // size_of(layout.active)

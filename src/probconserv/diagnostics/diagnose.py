@@ -18,6 +18,7 @@ from ..conditioning.audit import largest_move
 from ..conditioning.condition import AnyLaw, laid_on, solved
 from ..conditioning.draws import Draws
 from ..conditioning.posterior import FieldPosterior, Posterior, Solved
+from ..conditioning.sharded import check_whole
 from ..conditioning.unmeasured import Eliminated
 from ..fields.covariances import Correlated, Fields, Independent
 from ..fields.gaussian import Diagonal, Field
@@ -87,6 +88,7 @@ check its units (kg and g, km and m).
     if isinstance(prior, State) and isinstance(prior, Posterior | Draws):
         raise InputError("`prior` must be a state before `condition`: judge all laws at once.")
     prior = prior if isinstance(prior, State) else as_field(prior)
+    check_whole("prior", prior)
     given = prior if isinstance(prior, State) else plain(prior)
     if any(field.infinite for field in given.parts):
         return diagnose(*_combined(given, laws))

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..conditioning.condition import AnyLaw, laid_on
+from ..conditioning.sharded import check_whole
 from ..fields.blocks import root_of
 from ..fields.covariances import Correlated, Fields, shared_axes
 from ..fields.dense import Dense
@@ -80,6 +81,7 @@ def inflate(prior: Prediction | State, *laws: AnyLaw) -> Field | State:
     tensor([[1., 1.]], dtype=torch.float64)
     """
     given = prior if isinstance(prior, State) else as_field(prior)
+    check_whole("prior", given)
     check_measured(given.parts, "prior", "no factor can widen")
     seen, _ = as_seen(given if isinstance(given, State) else plain(given), laws)
     factor = _factor(given, seen)

@@ -12,6 +12,7 @@ from ..conditioning.condition import AnyLaw
 from ..conditioning.draws import FieldDraws
 from ..conditioning.loop.posterior import NonlinearPosterior
 from ..conditioning.posterior import FieldPosterior, made_of_members
+from ..conditioning.sharded import check_whole
 from ..fields.gaussian import Field, check_measured
 from ..fields.mixture import Mixture
 from ..fields.state import Prediction, State, as_field
@@ -188,6 +189,7 @@ def evaluate(
     if space_dims is None:
         space_dims = getattr(one, "space_dims", 1)  # one that is not linear has no such axes
     how = None if samples is None else check.samples(samples, "samples"), generator, space_dims
+    check_whole("field", field)
     if not isinstance(field, State):
         field = as_field(field)
         missed = None if law is None else _missed(law, field.mean)

@@ -411,6 +411,7 @@ class Diagonal(Field):
 
     def _draw(self, normals: Normals) -> Tensor:
         check_determined(self, "draws")
+        check.plain("mean", self.mean)
         return torch.addcmul(
             self.mean.double(), self.variance.double().sqrt(), normals(*self.shape)
         )

@@ -164,6 +164,7 @@ class LowRank(Field):
         return self.rest * v + unblocks(inner @ factor, v.shape)
 
     def _draw(self, normals: Normals) -> Tensor:
+        check.plain("mean", self.mean)
         z = normals(*self.shape[: -self.event_dims], len(self.factor))
         factor = blocks(self.factor.double(), self.shape, self.event_dims)
         shared = unblocks(z.movedim(0, -2) @ factor, (len(z), *self.shape))

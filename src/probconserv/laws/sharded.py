@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..support.errors import InputError
-from ..support.shards import Block, Groups, Shards, most_over, summed_over
+from ..support.shards import Block, Groups, Shards, joined, most_over, summed_over
 from .law import Rows
 from .maps import Map, Matrix, Regions, Sum
 
@@ -105,7 +105,7 @@ def cut(rows: Rows, shards: Sequence[Shards], lead: int) -> CutRows:
     groups = [one.groups(lead) for one in shards]
     if not any(groups):
         return new
-    looks = max(groups, key=len)
+    looks = joined(groups)
     new.maps = tuple(
         None if m is None else _spread(m, rows.label, one, lead, looks)
         for m, one in zip(new.maps, shards, strict=True)

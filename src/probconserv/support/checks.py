@@ -280,7 +280,7 @@ def moments(mean: Tensor, variance: Tensor, hint: str) -> bool:
         if math.isfinite(total) and low >= 0:
             return high == math.inf
     finite("mean", mean)
-    endless = bool(variance.numel()) and concrete(variance) and any_of(variance == math.inf)
+    endless = bool(variance.numel()) and concrete(variance) and count(variance == math.inf) > 0
     finite("variance", variance.nan_to_num(math.nan, 0.0) if endless else variance, 0, hint)
     return endless
 

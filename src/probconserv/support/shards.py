@@ -161,6 +161,11 @@ def groups_of(mesh: Any) -> Groups:
     return tuple(mesh.get_group(i) for i in range(mesh.ndim))
 
 
+def joined(each: Sequence[Groups]) -> Groups:
+    """Each group that is in some of them, once."""
+    return tuple({id(group): group for groups in each for group in groups}.values())
+
+
 def size_of(groups: Groups) -> int:
     """How many processes there are in all groups together."""
     return math.prod(group.size() for group in groups)
@@ -188,7 +193,7 @@ def spread(x: Tensor, groups: Groups) -> Tensor:
 
 def once(x: Tensor, groups: Groups) -> Tensor:
     """A tensor that all processes have made alike: its gradient counts once."""
-    return as_if(x, x / size_of(groups)) if groups else x
+    return as_if(x, x / size_of(groups)) if groups and x.requires_grad else x
 
 
 def agreed(

@@ -136,7 +136,8 @@ class Kept(Node):
                 f"this {self.noun} holds a function, as laws that are not linear do, and a file "
                 "cannot. Keep its draws: Draws(field.sample(1000)).save(path)."
             ) from None
-        own = {name: t.detach().contiguous().clone() for name, t in tensors.items()}
+        every = ((name, check.plain(name.lstrip("."), t)) for name, t in tensors.items())
+        own = {name: t.detach().contiguous().clone() for name, t in every}
         try:
             if place.is_dir():
                 raise InputError(f"`path`: {place} is a folder; name a file in it.")
