@@ -29,7 +29,7 @@ from ..support.shards import (
     size_of,
 )
 from ..support.tree import Node
-from .audit import NOT_WEIGHED, check_met, check_weighed, largest_move, settled
+from .audit import NOT_WEIGHED, check_met, check_weighed, largest_move, settled, slack_of
 from .posterior import Solved
 from .unmeasured import eliminated
 
@@ -154,9 +154,7 @@ def solved_here(prior: Any, rows: tuple[Rows, ...], layout: ShardLayout) -> tupl
         own = isinstance(covariance, Correlated) and covariance.rest is not None
         rest = bool(most_over([own], layout.tied, means[0])[0])
         covariance = spread_covariance(covariance, layout.shards, layout.lead, rest)
-    slack = 16 * max(
-        [torch.finfo(field.dtype).eps for field in prior.parts] + [one.rounding for one in rows]
-    )
+    slack = slack_of(prior.parts, rows)
     endless = any(field.infinite for field in prior.parts)
     way: Any = (eliminated if endless else solve)(rows, covariance, slack)
     mean, residuals = way.run(means)
