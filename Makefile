@@ -7,11 +7,8 @@ GUEST := neuraloperator tensorly tensorly-torch opt_einsum  # a foreign network 
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
-<<<<<<< HEAD
-.PHONY: demo test test-seeds test-kernels test-adapters test-lightning check types style tests docs play fuzz fuzz-loop bench clean
-=======
-.PHONY: demo test test-seeds test-adapters check types style tests docs play fuzz fuzz-loop bench bench-peers clean
->>>>>>> peers
+.PHONY: demo test test-seeds test-kernels test-adapters test-lightning check types style tests docs play \
+	fuzz fuzz-loop bench bench-peers clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 # Threads that spin while they wait take twice as long where the processor has other work.
@@ -45,7 +42,8 @@ test-seeds: $(VENV)/ready  # make test-seeds SEEDS="3 7": the tests of numbers, 
 
 KERNELS := build/kernels
 test-kernels: $(KERNELS)/ready  # the kernels of a GPU, interpreted on a CPU; five minutes and 1.5 GB
-	TRITON_INTERPRET=1 $(KERNELS)/bin/python -m pytest -o filterwarnings= -o addopts= -q -n 2 tests/test_sweeps.py
+	TRITON_INTERPRET=1 $(KERNELS)/bin/python -m pytest -o filterwarnings= -o addopts= -q -n 2 \
+		tests/test_sweeps.py tests/test_kernels_columns.py
 
 $(KERNELS)/ready: pyproject.toml
 	$(PYTHON) -m venv $(KERNELS)
