@@ -323,3 +323,23 @@ def test_members_that_are_changed_before_they_are_used_are_an_error(way):
     members += 1
     with pytest.raises(pc.errors.InputError, match="`members` were changed in place"):
         field.sample(2, generator())
+
+
+def test_without_looks_the_same_comes_out_and_nothing_is_read():
+    from probconserv.support import checks
+
+    law, mean, variance = case("integral", generator())
+    want = pc.condition((mean, variance), law)
+    with checks.unlooked(), NoReads():
+        post = pc.condition((mean, variance), law)
+    assert isinstance(post._solved, Swept)
+    torch.testing.assert_close(post.mean, want.mean)
+    torch.testing.assert_close(post.variance, want.variance)
+
+
+class NoReads(TorchDispatchMode):
+    """Nothing is turned into a number."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert "_local_scalar_dense" not in str(func)
+        return func(*args, **(kwargs or {}))

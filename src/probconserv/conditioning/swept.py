@@ -131,6 +131,8 @@ def swept(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
     look = found[2:] if found.shape[1] == 1 else found[2:].amax(-1)
     prior = Diagonal._unchecked(mean, variance.expand(mean.shape))
     post = FieldPosterior(prior, Swept(prior, (plan.rows,), new, left))
+    if not check.concrete(mean):
+        return post
     far, missed = look.flatten().tolist()  # the one wait for a GPU
     return fine(field, post, far, missed)
 
@@ -167,6 +169,8 @@ def pair_of(field: Any) -> tuple[Tensor, Tensor] | None:
     if not (alike and strided and mean.is_floating_point() and mean.dtype.itemsize > 1):
         return None
     if torch._C._functorch.maybe_current_level() is not None or carries_derivatives():
+        return None
+    if not check.untraced(mean, variance):
         return None
     return (mean, variance) if mean.numel() and variance.numel() else None
 
@@ -210,7 +214,7 @@ def plan_of(law: Law, mean: Tensor, variance: Tensor | None = None) -> Plan | No
     weighted = m.is_disjoint and not m.is_points and m.dims
     if not weighted or not math.prod(mean.shape[mean.ndim - m.dims :]):
         return None
-    if m.weights.requires_grad or not check.concrete(rows.value, rows.noise_variance, m.weights):
+    if m.weights.requires_grad or not check.untraced(rows.value, rows.noise_variance, m.weights):
         return None
     plan = _plan(rows, mean.shape, law)
     plans.clear()

@@ -46,7 +46,8 @@ def swept_joint(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
     if torch.compiler.is_compiling() or (pair := pair_of(field)) is None:
         return None
     mean, variance = pair
-    task = _task_of(laws, mean, variance) if has_kernels(mean) else None
+    looks = has_kernels(mean) and check.concrete(mean)
+    task = _task_of(laws, mean, variance) if looks else None
     if task is None:
         return None
     numbers = [x for rows in task.rows for x in (rows.value, rows.noise_variance)]

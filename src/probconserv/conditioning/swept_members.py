@@ -18,6 +18,7 @@ from ..solvers.engine import free_axes, solve
 from ..solvers.points import Members
 from ..solvers.shrinkage import least_of, shrunk
 from ..solvers.sweeps import has_kernels, members_moved, members_solved
+from ..support import checks as check
 from ..support.errors import FAR
 from ..support.tolerances import SETTLED
 from ..support.tree import once
@@ -98,6 +99,8 @@ def swept_members(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
     if len(laws) != 1 or not isinstance(laws[0], Law) or carries_derivatives():
         return None
     (members,) = field._unseen
+    if not check.concrete(members):
+        return None
     plan = None if len(members) > MOST else plan_of(laws[0], members[0])
     if plan is None or plan.listed is not None or plan.rows.present is not None:
         return None

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..support.checks import any_of
 from ..support.rowwise import solved_by_row, sums_by_label
 from ..support.tolerances import FIXED
 from .points import Members, Moved, Points
@@ -181,7 +182,7 @@ def _by_blocks(points: Points) -> Moved:
     value, noise = (_by_row(points, x).expand(shape) for x in (points.value, points.noise))
     _, inverse = solved_by_row(own, noise)
     multiplier = (total - value) * inverse
-    if bool((most * inverse > 1 - CARE).any()):
+    if any_of(most * inverse > 1 - CARE):
         for at in _blocks(points):
             e = at.d(points) * at.g(points).square()
             at.add(others, torch.where(e * at.each(inverse) > 1 - CARE, 0.0, e))

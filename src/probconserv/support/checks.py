@@ -42,7 +42,12 @@ def concrete(*tensors: Tensor) -> bool:
 
     Not while compiling, inside `torch.func` transforms, nor inside `unlooked`.
     """
-    if torch.compiler.is_compiling() or torch._C._is_tracing() or not LOOKS.get():
+    return not torch.compiler.is_compiling() and LOOKS.get() and untraced(*tensors)
+
+
+def untraced(*tensors: Tensor) -> bool:
+    """Whether what is done is done now: not compiled, traced, nor inside `torch.func`."""
+    if torch.compiler.is_compiling() or torch._C._is_tracing():
         return False
     return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 
