@@ -31,6 +31,7 @@ TOGETHER = {  # in one process of `pytest -n`: what the tests of such a file sha
     "test_paper.py",
     "test_play.py",
     "test_report_browser.py",
+    "test_sharded.py",
     "test_site.py",
     "test_site_browser.py",
 }

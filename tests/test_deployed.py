@@ -1,8 +1,6 @@
 """Step 2 outside of eager Python: exported with a batch of any size, traced, sharded, pickled."""
 
 import pickle
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -62,33 +60,6 @@ def test_laws_and_posteriors_are_pickled(law):
     again = pickle.loads(pickle.dumps(post))
     torch.testing.assert_close(again.mean, pc.condition(prior, LAWS[law]()).mean)
     torch.testing.assert_close(again.variance, post.variance)
-
-
-SHARDED = """
-import os
-import torch
-import torch.distributed as dist
-from torch.distributed.tensor import Replicate, Shard, distribute_tensor, init_device_mesh
-import probconserv as pc
-
-dist.init_process_group("gloo", init_method="file://" + os.environ["MEET"], rank=0, world_size=1)
-mesh, x = init_device_mesh("cpu", (1,)), torch.linspace(1, 2, 12, dtype=torch.float64)
-u = torch.stack([x, x.sin(), x**2])
-split = lambda t: distribute_tensor(t, mesh, [Shard(t.ndim - 1)])
-total = u.sum(-1) + 0.5
-everywhere = distribute_tensor(total, mesh, [Replicate()])
-whole = pc.condition(pc.Diagonal(u, u), pc.weighted_sum(torch.ones_like(x), total))
-law = pc.weighted_sum(split(torch.ones_like(x)), everywhere)
-post = pc.condition(pc.Diagonal(split(u), split(u)), law)
-print(float((post.mean.full_tensor() - whole.mean).abs().max()) < 1e-14)
-"""
-
-
-def test_a_field_in_shards_is_conditioned_as_the_whole(tmp_path):
-    environment = {"MEET": str(tmp_path / "meet"), "PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-W", "ignore", "-c", SHARDED]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stdout == "True\n", done.stderr
 
 
 def test_laws_that_are_not_linear_refuse_to_be_exported_in_words():

@@ -97,15 +97,15 @@ class LowRank(Field):
 
     def _take(self, members: Tensor, variance: ArrayLike) -> None:
         check.finite("members", members)
-        scale = 1 / math.sqrt(len(members) - 1)
+        scale = math.sqrt(len(members) - 1)
         if type(members) is not Tensor or not may_overwrite(members):
             wide = members.double()
             mean = wide.mean(0)
-            self.factor = ((wide - mean) * scale).to(members.dtype)
+            self.factor = ((wide - mean) / scale).to(members.dtype)
         else:  # one by one: no copy of all in float64
             mean, self.factor = members.mean(0, dtype=torch.float64), torch.empty_like(members)
             for member, own in zip(members, self.factor, strict=True):
-                own.copy_((member.double() - mean) * scale)
+                own.copy_((member.double() - mean) / scale)
         self.mean, rest = check.alike(mean=mean.to(members.dtype), variance=variance)
         if check.moments(self.mean, rest, SQUARE_IT):
             raise InputError(f"`variance` is infinite, which {UNMEASURED}")
