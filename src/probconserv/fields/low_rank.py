@@ -9,7 +9,7 @@ from torch import Tensor
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import DegenerateError, InputError
-from ..support.slices import may_overwrite
+from ..support.slices import IN_CACHE, may_overwrite
 from .blocks import LatentPosterior, blocks, root_of, unblocks
 from .gaussian import SQUARE_IT, UNMEASURED, Diagonal, Field, Normals, expanded_to, may_wait
 from .student import Predictive, predictive
@@ -98,7 +98,8 @@ class LowRank(Field):
     def _take(self, members: Tensor, variance: ArrayLike) -> None:
         check.finite("members", members)
         scale = math.sqrt(len(members) - 1)
-        if type(members) is not Tensor or not may_overwrite(members):
+        small = type(members) is not Tensor or members.numel() < IN_CACHE
+        if small or not may_overwrite(members):
             wide = members.double()
             mean = wide.mean(0)
             self.factor = ((wide - mean) / scale).to(members.dtype)

@@ -351,5 +351,6 @@ def powered(t: Tensor, power: int) -> Tensor:
 
 def widened(t: Tensor, ndim: int) -> Tensor:
     """With axes of size 1 in front, so that it has `ndim`."""
-    more = ndim - t.ndim
-    return t.reshape((1,) * more + t.shape) if more else t  # faster than an index
+    for _ in range(ndim - t.ndim):
+        t = t.unsqueeze(0)  # faster than an index
+    return t

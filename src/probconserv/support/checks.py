@@ -42,7 +42,9 @@ def concrete(*tensors: Tensor) -> bool:
 
     Not while compiling, inside `torch.func` transforms, nor inside `unlooked`.
     """
-    return not torch.compiler.is_compiling() and LOOKS.get() and untraced(*tensors)
+    if torch.compiler.is_compiling() or torch._C._is_tracing() or not LOOKS.get():
+        return False
+    return not any(map(torch._C._functorch.is_functorch_wrapped_tensor, tensors))
 
 
 def untraced(*tensors: Tensor) -> bool:
