@@ -9,6 +9,7 @@ from oracle import grid, normal, uniform
 
 import probconserv as pc
 from probconserv.conditioning import condition as _condition
+from probconserv.conditioning import few_passes as _few_passes
 from probconserv.conditioning import swept as _swept
 from probconserv.conditioning import swept_joint as _swept_joint
 from probconserv.conditioning import swept_members as _swept_members
@@ -42,18 +43,24 @@ def needs_interpreter():
 
 def take(monkeypatch, way):
     """Small fields on a CPU take the sweeps, by blocks that cut them or by kernels."""
-    monkeypatch.setattr(_swept, "takes", lambda mean: True)
+    for module in (_swept, _few_passes):
+        monkeypatch.setattr(module, "takes", lambda mean: True)
     monkeypatch.setattr(_sweeps, "IN_CACHE", 64)
     if way == "kernels":
         from probconserv.solvers.kernels import launch
 
         for module in (_sweeps, _swept_joint, _swept_members):
             monkeypatch.setattr(module, "has_kernels", lambda u: True)
-        for module in (_gaussian, _low_rank, _ensemble):
-            monkeypatch.setattr(module, "may_wait", lambda x: True)
+        wait(monkeypatch)
         monkeypatch.setattr(launch, "SHORT", 64)
         monkeypatch.setattr(launch, "BLOCK", 16)
         monkeypatch.setattr(launch, "SOME", 16)
+
+
+def wait(monkeypatch, there=True):
+    """Whether looks at values wait, as on a GPU."""
+    for module in (_gaussian, _low_rank, _ensemble):
+        monkeypatch.setattr(module, "may_wait", lambda x: there)
 
 
 def by_the_engine(monkeypatch, *given):

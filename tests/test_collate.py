@@ -7,6 +7,7 @@ import cloudpickle
 import pytest
 import torch
 from seeds import generator
+from sweeping import wait
 from torch.utils.data import DataLoader, Dataset
 
 import probconserv as pc
@@ -150,3 +151,26 @@ def test_pickle_says_why_it_cannot_keep_a_lambda_and_others_keep_it():
     kept = pickle.loads(pickle.dumps(pc.ConstraintLayer(pc.nonlinear(energy, 6.0), std=1.0)))
     found = kept(torch.rand(M, generator=generator()).double())
     assert float(energy(found)) == pytest.approx(6.0)
+
+
+@pytest.mark.parametrize("kind", ["Diagonal", "LowRank", "Ensemble", "whole Ensemble", "number"])
+def test_fields_that_nobody_looked_at_yet_are_collated_as_others(kind, monkeypatch):
+    made = FIELDS | {
+        "number": lambda rng: pc.Diagonal(normal(N, rng=rng), normal(1, rng=rng).exp()[0])
+    }
+    batches = []
+    for there in (False, True):
+        wait(monkeypatch, there)
+        fields = [made[kind](generator(i)) for i in range(N)]
+        assert fields[0].mean.shape == fields[0].shape  # one has been read, the others not
+        batches.append(collate(fields))
+    want, found = batches
+    assert torch.equal(found.mean, want.mean)
+    assert torch.equal(found.variance, want.variance)
+
+
+def test_laws_that_were_used_on_another_device_are_collated_as_others():
+    laws = [pc.integral(X, [float(i)]) for i in range(N)]
+    for law in laws:
+        law.to("meta")
+    assert collate(laws).value.shape == (N, 1)

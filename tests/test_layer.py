@@ -414,3 +414,11 @@ def test_what_does_not_fit_is_refused_in_words(what):
     call, words = WRONG[what]
     with pytest.raises(pc.errors.InputError, match=words):
         call()
+
+
+def test_a_law_that_was_used_on_another_device_makes_the_same_layer():
+    law = pc.weighted_sum([1.0, 2.0, 3.0], [5.0])
+    names = list(pc.ConstraintLayer(law).state_dict())
+    law.to("meta")
+    assert list(pc.ConstraintLayer(law).state_dict()) == names
+    assert "_there" not in vars(pickle.loads(pickle.dumps(law)))

@@ -1,6 +1,7 @@
 """Large fields in few passes, by blocks and by kernels: the numbers of the engine."""
 
 import copy
+import pickle
 import warnings
 
 import numpy as np
@@ -8,12 +9,13 @@ import pytest
 import torch
 from oracle import matrix, normal, uniform
 from seeds import generator
-from sweeping import CASES, SHAPE, by_the_engine, case, needs_interpreter, take, ways
+from sweeping import CASES, SHAPE, by_the_engine, case, needs_interpreter, take, wait, ways
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import probconserv as pc
 from probconserv.conditioning.swept import Swept
 from probconserv.conditioning.swept_members import SweptMembers
+from probconserv.errors import InputError
 
 pytestmark = pytest.mark.parametrize("way", ways())
 
@@ -343,3 +345,31 @@ class NoReads(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         assert "_local_scalar_dense" not in str(func)
         return func(*args, **(kwargs or {}))
+
+
+def test_a_field_that_nobody_looked_at_yet_is_looked_at_before_it_is_pickled(monkeypatch):
+    wait(monkeypatch)
+    members = normal(3, 7, rng=generator(0)).mul_(2.0)  # changed in place before it was given
+    found = pickle.loads(pickle.dumps(pc.Ensemble(members)))
+    assert torch.equal(found.mean, members.mean(0))
+    with pytest.raises(InputError, match="`members` must be finite"):
+        pickle.dumps(pc.Ensemble(members * torch.nan))
+
+
+def test_a_variance_has_a_gradient_only_where_something_that_it_hangs_on_has(monkeypatch):
+    law, mean, variance = case("integral", generator())
+    given, found = (mean.requires_grad_(), variance), []
+    for post in (pc.condition(given, law), by_the_engine(monkeypatch, given, law)):
+        assert not post.variance.requires_grad
+        loss = post.mean.square().sum() + post.variance.sum()
+        found += torch.autograd.grad(loss, mean, create_graph=True)
+    torch.testing.assert_close(*found)
+
+
+def test_a_posterior_that_shares_memory_is_pickled_as_one_that_does_not(monkeypatch):
+    monkeypatch.setattr(Swept, "_versions", lambda self: tuple(t._version for t in self.held))
+    law, mean, variance = case("integral", generator())
+    post = pc.condition((mean.add_(1.0), variance), law)
+    for found in (pickle.loads(pickle.dumps(post)), copy.copy(post)):
+        assert torch.equal(found.mean, post.mean)
+        assert torch.equal(found.log_evidence, post.log_evidence)

@@ -8,6 +8,7 @@ On a GPU nothing is copied: the prior keeps the tensors that were given, and `me
 hand out those that are kept. Who changes them in place is told when they are needed again.
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -78,6 +79,11 @@ class Swept(Solved):
 
     def _whole(self) -> "Swept":
         return self._with(known=None) if self.known is not None else self
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies and what is pickled share no memory, and nobody counts their changes as these."""
+        whole = self._whole()
+        return super().__reduce_ex__(protocol) if whole is self else (copy.copy, (whole,))
 
     def handed(self, found: Tensor, dtype: torch.dtype) -> Tensor:
         if self.known is None:
@@ -291,7 +297,8 @@ class Sweep(torch.autograd.Function):
         new, left, found = _moved(plan, mean, variance)
         ctx.save_for_backward(mean, variance, value, noise, found)
         ctx.plan = plan
-        ctx.mark_non_differentiable(found)
+        fixed = not (ctx.needs_input_grad[1] or ctx.needs_input_grad[3])  # means leave variances be
+        ctx.mark_non_differentiable(found, *[left] * fixed)
         ctx.set_materialize_grads(False)
         return new, left, found
 

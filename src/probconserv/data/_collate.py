@@ -114,7 +114,7 @@ def _parts(
         raise InputError(f"`batch`: {' and '.join(kinds)} do not go into one.")
     first, found = batch[0], {}
     for name in vars(first):
-        if name in apart or not all(name in vars(one) for one in batch):
+        if name in (*apart, "_there") or not all(name in vars(one) for one in batch):
             continue
         place = axis
         if axis is not None:
@@ -125,7 +125,8 @@ def _parts(
 
 def _joined(values: Sequence[Any], axis: int | None, what: str) -> Any:
     """All on a new axis; with None they must be the same."""
-    first = values[0]
+    values = [one._whole() if isinstance(one, Node) else one for one in values]
+    first: Any = values[0]
     if isinstance(first, Node | Law | NonlinearLaw):
         found: Any = type(first).__new__(type(first))
         vars(found).update(_parts(values, axis, what))

@@ -80,6 +80,9 @@ class Field(Kept):
             self._look()
         return self
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self._whole().__dict__
+
     @abstractmethod
     def covariance_times(self, v: ArrayLike) -> Tensor:  # (*more, *shape) -> (*more, *shape)
         """The covariance applied to `v`, over the event axes of each independent part.

@@ -162,10 +162,6 @@ class Law:
         one = noise_variance.ndim == 0 and check.in_numpy(noise_variance)
         self.exact = one and noise_variance.item() == 0
 
-    def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: not what it is on another device."""
-        return {name: x for name, x in self.__dict__.items() if name != "_there"}
-
     @property
     def noise(self) -> Tensor:
         """The standard deviation of each row, 0 where it is exact."""
@@ -350,6 +346,10 @@ class Law:
         if any(t.requires_grad or t.is_inference() for t in tensors):
             return None
         return (*map(id, tensors), *[t._version for t in tensors])
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy has: not what was moved before, which only saves time."""
+        return {name: value for name, value in vars(self).items() if name != "_there"}
 
     def _moved(self, place: torch.device) -> "Law":
         maps = {name: m._map(lambda t: t.to(place)) for name, m in self.maps.items()}
