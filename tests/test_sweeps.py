@@ -373,3 +373,17 @@ def test_a_posterior_that_shares_memory_is_pickled_as_one_that_does_not(monkeypa
     for found in (pickle.loads(pickle.dumps(post)), copy.copy(post)):
         assert torch.equal(found.mean, post.mean)
         assert torch.equal(found.log_evidence, post.log_evidence)
+
+
+@needs_interpreter()
+def test_the_variance_of_an_ensemble_that_shares_memory_has_the_dtype_of_its_mean(way, monkeypatch):
+    if way != "kernels":
+        pytest.skip("by kernels alone")
+    monkeypatch.setattr(Swept, "_versions", lambda self: tuple(t._version for t in self.held))
+    members = normal(4, 2, 37, rng=generator(0)).float()
+    law = pc.weighted_sum(uniform(37, rng=generator(1)), 1.0)
+    post = pc.condition(pc.Ensemble(members, batch_dims=1), law)
+    assert isinstance(post._solved, SweptMembers)
+    assert post.variance.dtype == post.mean.dtype == torch.float32
+    found = pickle.loads(pickle.dumps(post))
+    torch.testing.assert_close(found.mean, post.mean)

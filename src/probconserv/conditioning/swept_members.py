@@ -69,6 +69,10 @@ class SweptMembers(Swept):
         prior = shrunk(self.prior, self.laws)
         return solve(self.laws, covariance_of(prior), slack_of(prior.parts, self.laws))
 
+    def handed(self, found: Tensor, dtype: torch.dtype) -> Tensor:
+        own = found is self.mean[0]  # the variance is that of the engine, in float64
+        return super().handed(found, dtype) if own else Solved.handed(self, found, dtype)
+
     def _whole(self) -> Solved:  # type: ignore[override]
         """As the engine has it: indexed, moved and kept like that of any field."""
         mean, residuals = self.way.run((self.prior.mean.double(),))
