@@ -422,3 +422,21 @@ def test_a_law_that_was_used_on_another_device_makes_the_same_layer():
     law.to("meta")
     assert list(pc.ConstraintLayer(law).state_dict()) == names
     assert "_there" not in vars(pickle.loads(pickle.dumps(law)))
+
+
+def test_a_buffer_that_is_changed_in_place_changes_the_law_and_a_law_changes_no_layer():
+    law = pc.weighted_sum([1.0, 2.0, 3.0], 5.0)
+    layer = pc.ConstraintLayer(law, std=1.0)
+    u = torch.tensor([[1.0, 1.0, 1.0]], dtype=torch.float64)
+    layer(u)
+    layer.laws[0].value = torch.tensor(50.0, dtype=torch.float64)
+    assert float(law.residual(layer(u)).abs().max()) < 1e-12
+    (noise,) = [t for name, t in layer.named_buffers() if name.endswith("noise_variance")]
+    noise.fill_(0.04)
+    want = pc.condition((u, 1.0), pc.weighted_sum([1.0, 2.0, 3.0], 5.0, noise=0.2)).mean
+    torch.testing.assert_close(layer(u), want)
+
+
+def test_whole_numbers_are_taken_as_float64():
+    layer = pc.ConstraintLayer(pc.weighted_sum([1.0, 1.0], 4.0), std=0.5)
+    assert layer(torch.tensor([[1, 1]])).tolist() == [[2.0, 2.0]]

@@ -387,3 +387,33 @@ def test_the_variance_of_an_ensemble_that_shares_memory_has_the_dtype_of_its_mea
     assert post.variance.dtype == post.mean.dtype == torch.float32
     found = pickle.loads(pickle.dumps(post))
     torch.testing.assert_close(found.mean, post.mean)
+
+
+def test_a_law_that_holds_at_other_times_from_now_on_is_no_longer_the_old_one(monkeypatch):
+    law, mean, variance = case("at some times", generator())
+    pc.condition((mean, variance), law)
+    law.times = (1, 2)
+    found, want = (
+        pc.condition((mean, variance), law),
+        by_the_engine(monkeypatch, (mean, variance), law),
+    )
+    torch.testing.assert_close(found.mean, want.mean)
+
+
+def test_gradients_where_a_point_has_nearly_all_of_the_variance_are_those_of_the_engine():
+    law, mean, variance = case("integral", generator())
+    variance[0, 1, 5] = 1e9
+    post = pc.condition((mean, variance.requires_grad_()), law)
+    assert not isinstance(post._solved, Swept)
+
+
+def test_gradients_of_half_precision_have_its_type(way):
+    law, mean, variance = case("integral", generator())
+    given = mean.bfloat16().requires_grad_(), variance.bfloat16().requires_grad_()
+    post = pc.condition(given, law)
+    found = torch.autograd.grad(post.mean.square().sum(), given)
+    wide = [t.detach().float().requires_grad_() for t in given]
+    want = torch.autograd.grad(pc.condition(wide, law).mean.square().sum(), wide)
+    for a, b in zip(found, want, strict=True):
+        assert a.dtype == torch.bfloat16
+        torch.testing.assert_close(a.float(), b, rtol=0.01, atol=0.01)

@@ -198,6 +198,7 @@ class HeldLaw(Float64):
             for (t, count), (other, before) in zip(now, known, strict=True)
         )
         if not same:
+            _loaded(self)
             law = filled(self.recipe, self._buffers)
             self._known = now, law
         return law

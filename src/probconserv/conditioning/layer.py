@@ -1,5 +1,6 @@
 """Laws as a layer of a network: `ConstraintLayer`."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, Literal, TypeAlias, cast
@@ -161,8 +162,8 @@ class ConstraintLayer(Float64):
 
     @property
     def laws(self) -> tuple[Any, ...]:
-        """The laws as the buffers make them."""
-        return self._with(())
+        """The laws as the buffers make them: copies, which change nothing here."""
+        return tuple([copy.copy(law) for law in self._with(())])
 
     def _with(self, totals: Sequence[ArrayLike | None]) -> tuple[Any, ...]:
         """The laws, with other values where some are given."""
@@ -196,6 +197,8 @@ class ConstraintLayer(Float64):
         InputError
             If `prediction` or a total does not fit.
         """
+        if isinstance(prediction, Tensor) and not prediction.is_floating_point():
+            prediction = check.as_tensor("prediction", prediction)
         kind = _device_of(prediction).type
         wide = torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else None
         looks = self.checks or torch.compiler.is_compiling()

@@ -25,6 +25,7 @@ from ..laws.law import Law, Rows
 from ..laws.maps import Disjoint, Regions, widened
 from ..solvers.engine import free_axes, solve
 from ..solvers.points import Listed, Points
+from ..solvers.stages import CARE
 from ..solvers.sweeps import gradients, moved
 from ..support import checks as check
 from ..support.errors import FAR, InputError
@@ -139,7 +140,9 @@ def swept(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
     post = FieldPosterior(prior, Swept(prior, (plan.rows,), new, left))
     if not check.concrete(mean):
         return post
-    far, missed = look.flatten().tolist()  # the one wait for a GPU
+    far, missed, share = look.flatten().tolist()  # the one wait for a GPU
+    if new.requires_grad and not share <= 1 - CARE:
+        return None  # gradients where one point has nearly all are differences here
     return fine(field, post, far, missed)
 
 
@@ -278,13 +281,14 @@ def repeated(x: Tensor, shape: Sequence[int], dims: int) -> Tensor:  # (places o
 def regions_of(m: Regions) -> Listed:
     """The labels, with the points in the order of their regions."""
     labels = m.labels
-    if labels not in _listed:
+    version = None if labels.is_inference() else labels._version
+    if labels not in _listed or _listed[labels][0] != version:
         flat = labels.flatten().int()  # not the labels themselves, which would then never go
         order = flat.argsort(stable=True).int()
         counts = torch.bincount(flat, minlength=m.rows_of_place[0])
         starts = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        _listed[labels] = Listed(flat, order, starts)
-    return cast(Listed, _listed[labels])
+        _listed[labels] = version, Listed(flat, order, starts)
+    return cast(Listed, _listed[labels][1])
 
 
 class Sweep(torch.autograd.Function):
@@ -314,7 +318,10 @@ class Sweep(torch.autograd.Function):
         of_u, of_d, of_b, of_noise = gradients(points, found, *of)
         own = (of_u, mean.shape), (of_d, mean.shape), (of_b, shape), (of_noise, shape)
         triples = zip(own, given, ctx.needs_input_grad, strict=False)
-        each = [x.view(s).sum_to_size(t.shape) if asked else None for (x, s), t, asked in triples]
+        each = [
+            x.view(s).sum_to_size(t.shape).to(t.dtype) if asked else None
+            for (x, s), t, asked in triples
+        ]
         return (*each, None)
 
 

@@ -103,7 +103,7 @@ def swept_members(field: Any, laws: Sequence[Any]) -> FieldPosterior | None:
     if len(laws) != 1 or not isinstance(laws[0], Law) or carries_derivatives():
         return None
     (members,) = field._unseen
-    if not check.concrete(members):
+    if not check.concrete(members) or members.dtype.itemsize < 4:
         return None
     plan = None if len(members) > MOST else plan_of(laws[0], members[0])
     if plan is None or plan.listed is not None or plan.rows.present is not None:

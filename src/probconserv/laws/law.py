@@ -345,7 +345,8 @@ class Law:
             tensors += m.tensors
         if any(t.requires_grad or t.is_inference() for t in tensors):
             return None
-        return (*map(id, tensors), *[t._version for t in tensors])
+        own = self.times if not isinstance(self.times, slice) else repr(self.times)
+        return (self.label, own, *map(id, tensors), *[t._version for t in tensors])
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy has: not what was moved before, which only saves time."""

@@ -45,7 +45,7 @@ class Moved(NamedTuple):
 
     mean: Tensor  # (places, n)
     variance: Tensor
-    found: Tensor  # (4, rows), in float64: lambda, 1 / S, and two to be looked at
+    found: Tensor  # (5, rows), in float64: lambda, 1 / S, and three to be looked at
 
 
 @dataclass(frozen=True, eq=False)

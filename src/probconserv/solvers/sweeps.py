@@ -67,7 +67,7 @@ def gradients(
         at.add(b, at.of(v) * dg.square())
     lam, inv = (x.reshape(a.shape) for x in found[:2])
     c = (a * lam + b * inv) * inv
-    of_u, of_d = torch.empty_like(points.u), torch.empty_like(points.u)
+    of_u, of_d = (torch.empty_like(points.u, dtype=points.dtype) for _ in range(2))
     for at in _blocks(points):
         g, m_i, v_i = at.g(points), at.of(m), at.of(v)
         at.put(of_u, m_i - g * at.each(a * inv))
@@ -202,5 +202,5 @@ def _by_blocks(points: Points) -> Moved:
     missed = (after - value).abs() / torch.where(size > 0, size, 1.0)
     missed = torch.where(noise == 0, missed, 0 * missed)
     far = multiplier.square() * most
-    found = torch.stack([multiplier, inverse, far, missed + 0 * total])
+    found = torch.stack([multiplier, inverse, far, missed + 0 * total, most * inverse])
     return Moved(mean, variance, found.flatten(1))

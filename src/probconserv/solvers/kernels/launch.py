@@ -24,7 +24,7 @@ SOME = 1024  # points that are read at once, where several rows read them
 def moved(points: Points) -> Moved:
     (places, n), rows, read = points.u.shape, points.rows, (points.u, points.d, points.g)
     mean = torch.empty_like(points.u, dtype=points.dtype)
-    variance, found = torch.empty_like(mean), points.value.new_empty((4, rows))
+    variance, found = torch.empty_like(mean), points.value.new_empty((5, rows))
     of_rows, steps = (points.value, points.noise), _steps(points)
     repeats = points.d.shape[0], points.g.shape[0]
     if points.listed is None and n <= SHORT:
@@ -69,7 +69,7 @@ def gradients(
     given = [None if x is None else x.contiguous() for x in (of_mean, of_variance)]
     read = (*(points.u if x is None else x for x in given), points.d, points.g)
     has = (of_mean is not None) + 2 * (of_variance is not None)
-    of_u, of_d = (torch.empty(places, n, dtype=x.dtype, device=x.device) for x in read[:2])
+    of_u, of_d = (torch.empty_like(points.u, dtype=points.dtype) for _ in range(2))
     repeats = points.d.shape[0], points.g.shape[0]
     if points.listed is None and n <= SHORT:
         of_row = found.new_empty((2, rows))

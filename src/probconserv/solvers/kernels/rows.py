@@ -3,9 +3,9 @@
 Values are read and written in the type of the field; sums and the solve are float64. A row is a
 place, or a region of a place, whose points are listed one region after the other in `order`.
 Short rows are read once; long ones in parts, once for the sums and once for the move. What is
-looked at, of each row: the largest move of a point, squared, beside its variance; and what the row
+looked at, of each row: the largest move of a point, squared, beside its variance; what the row
 misses once stored, as a share of its terms, NaN where something is not finite or a variance is
-negative.
+negative; and the share that one point has of S.
 """
 
 import triton
@@ -93,6 +93,7 @@ def short_rows(
     tl.store(found + 2 * rows + row, multiplier * multiplier * most)
     missed = missed / tl.where(size > 0, size, 1.0)
     tl.store(found + 3 * rows + row, tl.where(noise == 0, missed, 0 * missed))
+    tl.store(found + 4 * rows + row, most * inverse)
 
 
 @triton.jit
@@ -148,6 +149,7 @@ def solve_rows(sums, b, sigma2, found, share, bs, ss, SPLIT: tl.constexpr):
     tl.store(found + row, multiplier)
     tl.store(found + rows + row, inverse)
     tl.store(found + 2 * rows + row, multiplier * multiplier * largest)
+    tl.store(found + 4 * rows + row, largest * inverse)
     tl.store(share + row, _share(others, noise, inverse))
 
 
