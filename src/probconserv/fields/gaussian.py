@@ -396,6 +396,11 @@ class Diagonal(Field):
         self._endless = check.moments(mean, variance, SQUARE_IT)
         self.seen()
 
+    def _with_mean(self, mean: Tensor) -> Self:
+        field = self._unchecked(mean, self.variance)
+        field._endless = self._endless
+        return field
+
     def seen(self) -> None:
         """Mean and variance are fine."""
         if self.is_unseen:
@@ -424,7 +429,7 @@ class Diagonal(Field):
         return self.marginal_log_prob(u)
 
     @classmethod
-    def _unchecked(cls, mean: Tensor, variance: Tensor) -> "Diagonal":
+    def _unchecked(cls, mean: Tensor, variance: Tensor) -> Self:
         field = cls.__new__(cls)
         field.mean, field.variance = mean, variance
         return field

@@ -76,7 +76,8 @@ class Joint(Together):
     @property
     def _is_simple(self) -> bool:
         """Whether the rows can be taken apart, and the prior is no stage with bands."""
-        if isinstance(self.prior, Banded) or self.rows[0].map.is_spread:
+        banded = isinstance(self.prior, Banded)
+        if banded or self.rows[0].map.is_spread or torch.compiler.is_compiling():
             return False
         return concrete(*self.prior._tensors(), *(t for r in self.rows for t in r._tensors()))
 
