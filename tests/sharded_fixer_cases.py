@@ -6,14 +6,12 @@ Run by `test_fixers_sharded.py`.
 import json
 import os
 import sys
-import time
 import warnings
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 import torch.distributed.tensor
-import xarray  # noqa: F401  (once, before the forks)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
 from torch.multiprocessing import start_processes
@@ -74,13 +72,20 @@ KINDS = {"usual": ({}, {}), "std": ({"std": STD}, {}), "members": ({}, {"members
 
 TIGHT = {"surface_pressure": 0.1, "specific_humidity": 1e-9}
 
+ALONE = {}  # what one process finds, before the forks
+
+
+def alone():
+    for kind, (given, more) in KINDS.items():
+        fixer = Fixer(GRID, LEVELS, **given)
+        ALONE[kind] = fixer, rollout(fixer, lambda x: x, fluxes(), **more), fixer.ledger.to_xarray()
+
 
 def same(mesh):
     """The largest difference to one process, of states, totals, targets and ledger."""
     found = {}
     for kind, (given, more) in KINDS.items():
-        one = Fixer(GRID, LEVELS, **given)
-        wanted = rollout(one, lambda x: x, fluxes(), **more)
+        one, wanted, old = ALONE[kind]
         for where, axis in WHERE.items():
             if (kind, where) == ("members", "batch"):
                 continue
@@ -91,7 +96,7 @@ def same(mesh):
             totals, targets = fixer.totals(states[2]), fixer.targets()
             for law, x in one.totals(wanted[2]).items():
                 each[law] = max(off(totals[law], x), off(targets[law], one.targets()[law]))
-            old, new = one.ledger.to_xarray(), fixer.ledger.to_xarray()
+            new = fixer.ledger.to_xarray()
             for name in old:
                 size = abs(old[name]).max([d for d in old[name].dims if d in ("step", "member")])
                 if name in ("correction", "map", "profile"):  # differences of what the state has
@@ -240,9 +245,7 @@ def run(rank, path):
     for case in CASES:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            began = time.time()
             found[case.__name__] = case(mesh)
-            print(case.__name__, time.time() - began)
     if rank == 0:
         with open(path, "w") as file:
             json.dump(found, file)
@@ -252,4 +255,6 @@ def run(rank, path):
 
 if __name__ == "__main__":
     os.environ["OMP_NUM_THREADS"] = "1"
+    warnings.simplefilter("ignore")
+    alone()
     start_processes(run, (sys.argv[1],), nprocs=2, start_method="fork")

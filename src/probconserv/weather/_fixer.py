@@ -60,7 +60,8 @@ class Fixer(nn.Module):
     phi is the geopotential of the surface and k the kinetic energy, where the state has them; cp is
     that of dry air. A flux that is not given is 0. In training gradients flow through the state and
     the fluxes; totals of earlier steps are constants. Under `torch.compile` nothing is checked and
-    the ledger records nothing.
+    the ledger records nothing. States may be DTensors, in shards of the batch or of the grid; all
+    processes then call alike, and totals are whole on each.
 
     Parameters
     ----------
