@@ -36,6 +36,13 @@ def put(name, x, mesh, axis):
     return distribute_tensor(x, mesh, [Replicate() if axis < 0 else Shard(own)])
 
 
+def laid(name, x, mesh, axis):
+    """The ground has no axis of members."""
+    if name != "surface_geopotential":
+        return put(name, x, mesh, axis)
+    return distribute_tensor(x, mesh, [Shard(axis - 1) if axis > 0 else Replicate()])
+
+
 def spread(state, mesh, axis):
     return {name: put(name, x, mesh, axis) for name, x in state.items()}
 
@@ -48,8 +55,9 @@ def off(found, wanted):
 
 def clouded(state):
     """With what counts and does not move."""
-    winds = 10 + state["temperature"] / 30
-    return state | {"cloud_ice": 1e-5 + 0 * winds, "eastward_wind": winds, "other": "as it was"}
+    winds, ground = 10 + state["temperature"] / 30, 1e3 * torch.linspace(-1, 1, 63).reshape(7, 9)
+    more = {"eastward_wind": winds, "surface_geopotential": ground, "other": "as it was"}
+    return state | {"cloud_ice": 1e-5 + 0 * winds, **more}
 
 
 def start():
@@ -116,9 +124,9 @@ def whole_and_counted(mesh):
     before, after = clouded(start()), clouded(stepped(start()))
     wanted = Fixer(GRID, LEVELS)(before, after, STEP)
     found = {}
-    for axis in (-1, 2):
+    for axis in (-1, 0, 2):
         old, new = (
-            {n: x if n == "other" else put(n, x, mesh, axis) for n, x in state.items()}
+            {n: x if n == "other" else laid(n, x, mesh, axis) for n, x in state.items()}
             for state in (before, after)
         )
         fixed = Fixer(GRID, LEVELS)(old, new, STEP)
@@ -218,6 +226,8 @@ def refused(mesh):
         "mixed": step({"temperature": warm}),
         "plain before": step({}, start()),
         "plain after": said(lambda: fixer(old, plain, STEP)),
+        "fewer before": step({}, spread({n: x[:2] for n, x in start().items()}, mesh, 2)),
+        "no before": said(lambda: fixer(None, new, STEP)),
         "partial": step({"surface_pressure": partial}),
         "odd": step({"temperature": odd}),
         "members": said(lambda: fixer(*batch, STEP, members=3)),

@@ -34,7 +34,7 @@ def test_three_steps_and_their_ledger_are_those_of_one_process(found, kind):
     assert {name: x for name, x in off.items() if not x <= CLOSE} == {}
 
 
-def test_a_state_that_all_processes_hold_and_one_with_clouds_and_winds(found):
+def test_a_state_that_all_processes_hold_and_clouds_winds_and_ground(found):
     assert max(found["whole_and_counted"].values()) <= CLOSE
 
 
@@ -72,6 +72,11 @@ def test_far_moves_are_as_far_on_any_shards(found):
         ("mixed", "`after['temperature']` is a plain tensor, but the state is in shards"),
         ("plain before", "`before['surface_pressure']` is a plain tensor"),
         ("plain after", "`before['surface_pressure']` is a DTensor"),
+        (
+            "fewer before",
+            "`before['surface_pressure']` has the shape (2, 7, 9); it must have (3, 7",
+        ),
+        ("no before", "`before` must be a dictionary of tensors; got NoneType"),
         ("partial", "`after['surface_pressure']` has the placement P"),
         ("odd", "`after` or `before` does not lie on its processes as"),
         ("members", "`members` is for members that one process holds"),

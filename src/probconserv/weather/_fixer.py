@@ -184,7 +184,7 @@ class Fixer(nn.Module):
         state = parts_of("state", state, split, self.levels)
         split.agree([state])
         self._follow(state["surface_pressure"])
-        found = totals_of(air_of(state), self._levels, split.cut(self._weights[None])[0], split)
+        found = totals_of(air_of(state), self._levels, split.cells(self._weights), split)
         found = once(split.gathered(found), split.every)
         every = dict(zip(LAWS, found.unbind(-1), strict=True))
         return {law: every[law] for law in self.laws}
@@ -277,7 +277,7 @@ class Fixer(nn.Module):
         split, before, after = split_of(before, after, fluxes, members, self.levels)
         air = air_of(after)
         self._follow(air.pressure)
-        weights = split.cut(self._weights[None])[0]
+        weights = split.cells(self._weights)
         base, carry, looks = self._base(before, after, weights, audited, split)
         gain, of_fluxes = self._gain(fluxes, seconds, len(air.pressure), weights, audited, split)
         rain = after["precipitation"] if "precipitation" in after else 0 * air.pressure
@@ -325,7 +325,7 @@ class Fixer(nn.Module):
             closed = close(task, blind)
             assert closed.worst is not None
             low, high = closed.ends
-            ends = -task.split.highest(-low), task.split.highest(high)
+            ends = task.split.lowest(low), task.split.highest(high)
             own = [closed.worst, *ends, *self._doubts.looks(task, closed, task.budget[-1])]
             (worst, last), (lowest,), (highest,), *others = judged(looks, own, task.split)
             if blind is None or task.precision.ends(worst, last):

@@ -70,6 +70,10 @@ class Split:
         """The largest, of all columns and members; NaN where one is."""
         return largest_over(x, self.every)
 
+    def lowest(self, x: Tensor) -> Tensor:
+        """The smallest, likewise."""
+        return -largest_over(-x, self.every) if self.every else x
+
     def furthest(self, x: Tensor) -> Tensor:
         """The largest, of all columns."""
         return largest_over(x, self.columns)
@@ -107,6 +111,10 @@ class Split:
         for axis, block in enumerate(self.over.blocks[1:]):
             x = x.narrow(axis - len(grid), *block)
         return x.flatten(-len(grid))
+
+    def cells(self, x: Tensor) -> Tensor:
+        """Of a number for each column, those of the columns that are here."""
+        return x if self.over is None else self.cut(x[None])[0]
 
     def gathered(self, x: Tensor) -> Tensor:
         """Numbers for each member, of all members, on all processes."""

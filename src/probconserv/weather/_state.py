@@ -221,7 +221,7 @@ def parts_of(what: str, state: State, split: Split, levels: Levels) -> State:
     for name in [name for name in UNITS if name in state]:
         x = state[name]
         rows = None if name in SURFACE else levels.count
-        bare = name == GROUND and x.ndim < state["surface_pressure"].ndim
+        bare = name == GROUND and getattr(x, "ndim", 0) == len(split.grid(()))
         found[name] = split.part(f"{what}[{name!r}]", x, rows, not bare)
     return found
 
