@@ -3,6 +3,7 @@
 Run by `test_fixers_sharded.py`.
 """
 
+import copy
 import json
 import os
 import sys
@@ -10,6 +11,7 @@ import warnings
 from datetime import timedelta
 
 import torch
+import torch._dynamo  # which DTensor imports, here once before the forks
 import torch.distributed as dist
 import torch.distributed.tensor
 from torch.distributed.device_mesh import init_device_mesh
@@ -104,7 +106,7 @@ def same(mesh):
             totals, targets = fixer.totals(states[2]), fixer.targets()
             for law, x in one.totals(wanted[2]).items():
                 each[law] = max(off(totals[law], x), off(targets[law], one.targets()[law]))
-            new = fixer.ledger.to_xarray()
+            new = copy.deepcopy(fixer).ledger.to_xarray()
             for name in old:
                 size = abs(old[name]).max([d for d in old[name].dims if d in ("step", "member")])
                 if name in ("correction", "map", "profile"):  # differences of what the state has

@@ -393,7 +393,7 @@ class Fixer(nn.Module):
                 (n, type(x), getattr(x, "shape", 0), getattr(x, "dtype", 0))
                 for n, x in state.items()
             ]
-            seen = (what, *kinds)
+            seen = (what, grid, *kinds)
         if seen is None or seen != self._seen.get(what):
             check_state(what, state, self.laws, self.levels, grid)
             self._seen[what] = seen

@@ -89,7 +89,7 @@ class Ledger:
         self._profiles = more if self._profiles is None else self._profiles + more
 
     def to_xarray(self) -> Any:
-        """The ledger as an `xarray.Dataset`.
+        """The ledger as an `xarray.Dataset`. Of states in shards all processes call this together.
 
         Returns
         -------

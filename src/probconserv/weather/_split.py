@@ -39,6 +39,9 @@ class Split:
         over = shards_of(said, pressure)
         return cls(over.groups(1), over.groups(0, 1), over)
 
+    def __deepcopy__(self, memo: Any) -> "Split":
+        return self  # process groups cannot be copied, and it does not change
+
     @property
     def every(self) -> Groups:
         return self.columns + self.members

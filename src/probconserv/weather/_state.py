@@ -228,7 +228,9 @@ def parts_of(what: str, state: State, split: Split, levels: Levels) -> State:
 
 def refuse_shards(what: str, state: Any) -> None:
     """Of a state whose surface pressure is no DTensor."""
-    for name in [name for name in UNITS if isinstance(state, Mapping) and name in state]:
+    if not check.concrete() or not isinstance(state, Mapping):
+        return
+    for name in [name for name in UNITS if name in state]:
         check.plain(f"{what}[{name!r}]", state[name])
 
 
@@ -238,9 +240,8 @@ def split_of(
     """How a state lies on several processes, and what is here of both, as all of them agree."""
     split = Split.of("after['surface_pressure']", after["surface_pressure"])
     if split is WHOLE:
-        if check.concrete():
-            refuse_shards("before", before)
-            refuse_shards("after", after)
+        refuse_shards("before", before)
+        refuse_shards("after", after)
         return split, before, after
     if not check.concrete():
         raise InputError(
