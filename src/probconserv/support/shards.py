@@ -183,6 +183,17 @@ def most_over(numbers: Sequence[float], groups: Groups, like: Tensor) -> list[fl
     return _reduced(found, groups, "MAX").tolist()
 
 
+def largest_over(x: Tensor, groups: Groups) -> Tensor:
+    """The largest of each number over the processes, without a gradient; NaN where one is."""
+    if not groups:
+        return x
+    x = x.detach()
+    bad = x.isnan()
+    pair = torch.stack([x.where(~bad, -math.inf), bad.to(x.dtype)])
+    found, failed = _reduced(pair, groups, "MAX")
+    return found.where(failed == 0, math.nan)
+
+
 def spread(x: Tensor, groups: Groups) -> Tensor:
     """A tensor that all processes hold, of which each makes something else: gradients add up."""
     if not groups or not x.requires_grad:

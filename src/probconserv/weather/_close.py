@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ._grid import Levels
 from ._solve import Air, Block, Columns, Laws, Solver, totals
+from ._split import WHOLE, Split
 from ._std import CHANGED, Error, of_change
 
 BLOCK = 2**20  # values of a field that a CPU works on at a time
@@ -49,6 +50,7 @@ class Closing:
     duration: float
     audited: bool  # whether totals are looked at until they hold
     recorded: bool = False  # whether what is changed is asked for, of all four variables
+    split: Split = WHOLE  # whether other processes hold other columns and members
 
     @property
     def target(self) -> Tensor:
@@ -71,7 +73,8 @@ class Closing:
         """Those of the change too."""
         values = (self.air.pressure, self.air.temperature, self.air.vapour)
         after = dict(zip(CHANGED, values, strict=True))
-        return {**self.errors, **of_change(self.before, after, self.weights, self.errors)}
+        found = of_change(self.before, after, self.weights, self.errors, self.split)
+        return {**self.errors, **found}
 
     def of(self, members: slice) -> "Closing":
         return replace(
@@ -122,6 +125,7 @@ def close(task: Closing, rounds: int | None = None) -> Closed:
         return _closed(task, rounds, None)
     out = torch.empty_like(air.vapour), torch.empty_like(air.temperature)
     each = max(1, BLOCK // air.vapour[0].numel())
+    each = each if task.split is WHOLE else len(air.vapour)  # processes add up in step
     found = [
         _closed(task.of(m), rounds, (out[0][m], out[1][m])) for m in parts(len(air.vapour), each)
     ]
@@ -156,7 +160,7 @@ def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None
     worst = before = torch.ones_like(scale[0, 0])
     for number in range(ROUNDS if rounds is None else rounds):
         if solver is None:
-            solver = Solver.of(blocks, columns, task.laws, task.duration)
+            solver = Solver.of(blocks, columns, task.laws, task.duration, task.split)
         step = solver.step(missing)
         multipliers = step if multipliers is None else multipliers + step
         near = [b.pressure(at.held, multipliers) for b, at in zip(blocks, columns, strict=True)]
@@ -168,7 +172,7 @@ def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None
         ]
         missing = _missing(task, blocks, columns)
         share = missing.detach() / scale
-        worst, before = torch.linalg.vector_norm(share, torch.inf), worst
+        worst, before = task.split.highest(torch.linalg.vector_norm(share, torch.inf)), worst
         if rounds is not None:
             continue
         found = float(worst)
@@ -181,9 +185,12 @@ def _closed(task: Closing, rounds: int | None, out: tuple[Tensor, Tensor] | None
     )
     vapour, temperature = out or (columns[0].vapour, columns[0].temperature)
     rained, fallen = (
-        task.duration * (x.double() @ task.weights) for x in (task.rain.clamp_min(0.0), rain)
+        task.duration * task.split.total(x.double() @ task.weights)
+        for x in (task.rain.clamp_min(0.0), rain)
     )
-    far = _furthest(blocks, columns, multipliers) if task.audited else task.target[:, 0]
+    far = task.target[:, 0]
+    if task.audited:
+        far = task.split.furthest(_furthest(blocks, columns, multipliers))
     moved = pressure, rain, vapour, temperature
     ends, shares = pressure.detach().aminmax(), torch.stack([worst, before])
     return Closed(*moved, rained, fallen, started, missing, task.target, far, ends, shares)
@@ -212,19 +219,20 @@ def _blocks(task: Closing, whole: bool) -> Iterator[Block]:
 def _missing(task: Closing, blocks: Sequence[Block], columns: Sequence[Columns]) -> Tensor:
     """What the laws ask for less what is there, (batch, 3)."""
     pairs = zip(blocks, columns, strict=True)
-    return task.target - reduce(torch.add, [b.totals(at, task.duration) for b, at in pairs])
+    found = reduce(torch.add, [b.totals(at, task.duration) for b, at in pairs])
+    return task.target - task.split.total(found)
 
 
-def totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:
+def totals_of(air: Air, levels: Levels, weights: Tensor, split: Split = WHOLE) -> Tensor:
     """Dry air, water and energy of a state, means over the sphere, (batch, 3), float64."""
     if _is_whole(air):
-        return _totals_of(air, levels, weights)
+        return split.total(_totals_of(air, levels, weights))
     batch, count, size = air.vapour.shape
     found = torch.zeros(batch, 3, dtype=torch.float64, device=weights.device)
     for m in parts(batch, 1):
         for c in parts(size, max(1, BLOCK // count)):
             found[m] += _totals_of(air.of(m, c), levels, weights[c])
-    return found
+    return split.total(found)
 
 
 def _totals_of(air: Air, levels: Levels, weights: Tensor) -> Tensor:

@@ -13,7 +13,9 @@ from torch import Tensor
 from ..conditioning.audit import largest_move
 from ..fields.gaussian import Diagonal
 from ..support.errors import FAR
+from ..support.shards import most_over
 from ._close import Closed, Closing
+from ._split import WHOLE
 from ._std import MOVED
 
 USUAL = 3e-5  # kg m-2 s-1, precipitation in the mean over the Earth; evaporation is as much
@@ -48,8 +50,8 @@ class Doubts:
 
     def looks(self, task: Closing, closed: Closed, gain: Tensor) -> list[Tensor]:
         """Numbers, float64, for `judge`."""
-        found = [closed.far, closed.rained, closed.fallen, gain[:, 1]]
-        return found + self.first_looks(task)
+        found = (closed.far, closed.rained, closed.fallen, gain[:, 1])
+        return [task.split.gathered(x.detach()) for x in found] + self.first_looks(task)
 
     def first_looks(self, task: Closing) -> list[Tensor]:
         """Those that are made once."""
@@ -82,7 +84,7 @@ def _warming(task: Closing) -> Tensor:
     old = task.before.get("temperature")
     if old is None:
         return task.weights.new_zeros(())
-    change = (task.air.temperature - old).detach().square().mean()
+    change = task.split.mean((task.air.temperature - old).detach().square().mean())
     return change.double().sqrt() / task.duration
 
 
@@ -135,10 +137,14 @@ def _of_moves(task: Closing, closed: Closed) -> str:
         x = old[name].detach().double()
         prior = Diagonal._unchecked(x, errors[name].variance(x).double().expand_as(x))
         far[name] = largest_move((new[name].detach().double(),), (prior,))
+    if task.split is not WHOLE:
+        most = most_over([*far.values()], task.split.every, task.split.like)
+        far = dict(zip(far, most, strict=True))
     worst = max(far, key=lambda name: far[name])
     if far[worst] <= FAR:
         return ""
-    dry, water, energy = closed.asked.detach()[int(closed.far.argmax())].tolist()
+    asked = task.split.gathered(closed.asked.detach())
+    dry, water, energy = asked[int(task.split.gathered(closed.far).argmax())].tolist()
     return (
         f"the budgets move {worst} at a point by {far[worst]:.3g} of its standard deviations. Dry "
         f"air was off by {dry:.3g} and water by {water:.3g} kg m-2, energy by {energy:.3g} J m-2. "

@@ -12,12 +12,14 @@ from ..solvers.sweeps import has_kernels
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InfeasibleError, InputError, ProbConservError, warn_implausible
+from ..support.shards import once
 from ._close import Closed, Closing, close, totals_of
 from ._doubts import Doubts
 from ._fused import Constants, close_fused, is_fused, numbers_of
 from ._grid import Grid, Levels
 from ._ledger import Ledger
 from ._solve import Laws
+from ._split import WHOLE, Split
 from ._state import (
     COUNTED,
     Look,
@@ -25,11 +27,14 @@ from ._state import (
     check_pair,
     check_state,
     inflow_of,
+    joined,
     judge_ends,
     judged,
     largest,
     like,
     look_at,
+    parts_of,
+    split_of,
     tensors,
 )
 from ._std import CHANGED, MOVED, Error, by_variable, given, of_members, smallest, usual
@@ -55,7 +60,8 @@ class Fixer(nn.Module):
     phi is the geopotential of the surface and k the kinetic energy, where the state has them; cp is
     that of dry air. A flux that is not given is 0. In training gradients flow through the state and
     the fluxes; totals of earlier steps are constants. Under `torch.compile` nothing is checked and
-    the ledger records nothing.
+    the ledger records nothing. States may be DTensors, in shards of the batch or of the grid; all
+    processes then call alike, and totals are whole on each.
 
     Parameters
     ----------
@@ -174,9 +180,12 @@ class Fixer(nn.Module):
         """
         state = tensors(state, self.grid.shape)
         check_state("state", state, self.laws, self.levels, self.grid.shape)
-        pressure = state["surface_pressure"]
-        self._follow(pressure)
-        found = totals_of(air_of(state), self._levels, self._weights)
+        split = Split.of("state['surface_pressure']", state["surface_pressure"])
+        state = parts_of("state", state, split, self.levels)
+        split.agree([state])
+        self._follow(state["surface_pressure"])
+        found = totals_of(air_of(state), self._levels, split.cells(self._weights), split)
+        found = once(split.gathered(found), split.every)
         every = dict(zip(LAWS, found.unbind(-1), strict=True))
         return {law: every[law] for law in self.laws}
 
@@ -262,25 +271,28 @@ class Fixer(nn.Module):
         std: Mapping[str, ArrayLike] | None,
         members: int | None,
     ) -> dict[str, Tensor]:
-        audited = check.concrete()
-        self._check("after", after)
-        seconds, air = _duration(dt, audited), air_of(after)
+        audited, given = check.concrete(), after
+        self._check("after", after, self.grid.shape)
+        seconds = _duration(dt, audited)
+        split, before, after = split_of(before, after, fluxes, members, self.levels)
+        air = air_of(after)
         self._follow(air.pressure)
-        weights = self._weights
-        base, carry, looks = self._base(before, after, weights, audited)
-        gain, of_fluxes = self._gain(fluxes, seconds, len(air.pressure), audited)
+        weights = split.cells(self._weights)
+        base, carry, looks = self._base(before, after, weights, audited, split)
+        gain, of_fluxes = self._gain(fluxes, seconds, len(air.pressure), weights, audited, split)
         rain = after["precipitation"] if "precipitation" in after else 0 * air.pressure
         task = Closing(
             air,
             rain.flatten(1),
             self._levels,
-            *self._errors(before, after, std, members, weights),
+            *self._errors(before, after, std, members, weights, split),
             weights,
             (base, carry, gain),
             self._laws,
             seconds,
             audited,
             self._keeps_ledger,
+            split,
         )
         if audited:
             closed = self._closed(task, after, [*looks, *of_fluxes])
@@ -291,32 +303,34 @@ class Fixer(nn.Module):
             closed = close(task, task.precision.traced)
         fixed = _fixed(after, closed)
         running = closed.running or _added(base, carry, gain, closed.fallen, self._laws.rain)
-        self._target, self._carry = running
+        self._target, self._carry = map(split.gathered, running)
         self._steps = self._steps + 1
         if audited and self._keeps_ledger:
             with torch.no_grad():
                 self.ledger.record(after, fixed, task, closed, running)
-        return fixed
+        return joined(given, fixed, split, self.levels)
 
     def _closed(self, task: Closing, after: State, looks: Sequence[Look]) -> Closed:
         """The state that closes the budgets, after a look at what refuses it or gives warnings.
 
         A GPU is waited for once, where its first rounds do.
         """
-        fused = self._fused(task, after, looks) if is_fused(task, after) else None
+        whole = task.split is WHOLE
+        fused = self._fused(task, after, looks) if whole and is_fused(task, after) else None
         if fused is not None:
             return fused
-        looks = [look_at("after", after, self.levels), *looks]
+        looks = [look_at("after", after, self.levels, task.split), *looks]
         rounds = (None,) if task.air.pressure.is_cpu else (task.precision.blind, None)
         for blind in rounds:
             closed = close(task, blind)
             assert closed.worst is not None
-            own = [closed.worst, *closed.ends, *self._doubts.looks(task, closed, task.budget[-1])]
-            found = judged(looks, own)
-            (worst, last), (low,), (high,), *others = found
+            low, high = closed.ends
+            ends = task.split.lowest(low), task.split.highest(high)
+            own = [closed.worst, *ends, *self._doubts.looks(task, closed, task.budget[-1])]
+            (worst, last), (lowest,), (highest,), *others = judged(looks, own, task.split)
             if blind is None or task.precision.ends(worst, last):
                 break
-        self._judge(closed, task, worst, low, high, others)
+        self._judge(closed, task, worst, lowest, highest, others)
         return closed
 
     def _fused(self, task: Closing, after: State, looks: Sequence[Look]) -> Closed | None:
@@ -350,7 +364,13 @@ class Fixer(nn.Module):
             warn_implausible(f"step {self.steps + 1}: {text}")
 
     def _gain(
-        self, fluxes: Mapping[str, Any] | None, seconds: float, batch: int, audited: bool
+        self,
+        fluxes: Mapping[str, Any] | None,
+        seconds: float,
+        batch: int,
+        weights: Tensor,
+        audited: bool,
+        split: Split,
     ) -> tuple[Tensor, list[Look]]:
         """What flows in; that of the same numbers as in the last step is kept."""
         given = {} if fluxes is None else fluxes
@@ -359,12 +379,13 @@ class Fixer(nn.Module):
         key = (batch, seconds, *given.items()) if plain else None
         if plain and key == self._last_gain[0]:
             return self._last_gain[1], []
-        found, looks = inflow_of(fluxes, seconds, batch, self.grid.shape, self._weights)
+        grid = split.grid(self.grid.shape)
+        found, looks = inflow_of(fluxes, seconds, batch, grid, weights, split)
         if plain:
             self._last_gain = key, found
         return found, looks
 
-    def _check(self, what: str, state: State) -> None:
+    def _check(self, what: str, state: State, grid: tuple[int, ...]) -> None:
         """Names and shapes; the same as in an earlier step are well."""
         seen = None
         if check.concrete() and type(state) is dict:
@@ -372,33 +393,33 @@ class Fixer(nn.Module):
                 (n, type(x), getattr(x, "shape", 0), getattr(x, "dtype", 0))
                 for n, x in state.items()
             ]
-            seen = (what, *kinds)
+            seen = (what, grid, *kinds)
         if seen is None or seen != self._seen.get(what):
-            check_state(what, state, self.laws, self.levels, self.grid.shape)
+            check_state(what, state, self.laws, self.levels, grid)
             self._seen[what] = seen
 
     def _base(
-        self, before: State, after: State, weights: Tensor, audited: bool
+        self, before: State, after: State, weights: Tensor, audited: bool, split: Split
     ) -> tuple[Tensor, Tensor, list[Look]]:
         """The totals that the step starts from, and what their rounding left over."""
-        batch = len(after["surface_pressure"])
+        batch = split.batch(len(after["surface_pressure"]))
         if len(self._target) and not self._from_step:
             if len(self._target) != batch:
                 raise InputError(
                     f"`after` has {batch} members and the rollout {len(self._target)}. Call "
                     "`reset` before another rollout."
                 )
-            return self._target, self._carry, []
-        self._check("before", before)
-        looks = [look_at("before", before, self.levels)] if audited else []
+            return split.own(self._target), split.own(self._carry), []
+        self._check("before", before, split.grid(self.grid.shape))
+        looks = [look_at("before", before, self.levels, split)] if audited else []
         for name in COUNTED:
             if (name in before) != (name in after):
                 raise InputError(
                     f"`before` and `after` must both have {name!r}, or none: it counts in totals."
                 )
         with torch.no_grad():
-            base = totals_of(air_of(before), self._levels, weights)
-        if len(base) != batch:
+            base = totals_of(air_of(before), self._levels, weights, split)
+        if len(base) != len(after["surface_pressure"]):
             raise InputError(f"`before` has {len(base)} members and `after` {batch}.")
         return base, torch.zeros_like(base), looks
 
@@ -409,15 +430,18 @@ class Fixer(nn.Module):
         std: Mapping[str, ArrayLike] | None,
         members: int | None,
         weights: Tensor,
+        split: Split,
     ) -> tuple[dict[str, Error], dict[str, Tensor]]:
         """Errors by variable, and the state before where they are those of the change."""
-        axes, batch = len(self.grid.shape), len(after["surface_pressure"])
+        axes, batch = len(self.grid.shape), split.batch(len(after["surface_pressure"]))
         own = self._own | given(std, self.levels.count, self.grid.shape, weights.device)
         for name, error in own.items():
             if error.known is not None and len(error.known) not in (1, batch):
                 raise InputError(
                     f"`std[{name!r}]` is for {len(error.known)} members and the batch has {batch}."
                 )
+        if split is not WHOLE:
+            own = {name: error.here(split) for name, error in own.items()}
         if members is None:
             changed = [n for n in CHANGED if n in after and n not in own]
             check_pair(changed, before, after)
@@ -427,7 +451,7 @@ class Fixer(nn.Module):
                 f"`members` must be 2 or more and divide the batch of {batch}; got {members}."
             )
         flat = {name: after[name].flatten(-axes) for name in MOVED if name in after}
-        return self._usual | of_members(flat, members, weights, self._usual) | own, {}
+        return self._usual | of_members(flat, members, weights, self._usual, split) | own, {}
 
     def _apply(self, fn: Any, recurse: bool = True) -> "Fixer":
         """Moves to another device; running totals stay in float64 whatever the model becomes."""
@@ -488,7 +512,8 @@ def _added(
 def _check_change(task: Closing) -> None:
     """Errors are finite; those of members and of `std` are known to be."""
     for name, error in task.all_errors().items():
-        if not all(bool(x.isfinite().all()) for x in error.tensors if x is not None):
+        finite = all(bool(x.isfinite().all()) for x in error.tensors if x is not None)
+        if task.split.any(not finite):
             raise InputError(
                 f"`before[{name!r}]` must be finite: errors are taken from what a step changes."
             )
@@ -498,14 +523,16 @@ def _judge(worst: float, closed: Closed, task: Closing) -> None:
     """Refuses totals that do not hold."""
     if not worst <= task.precision.tolerance:  # NaN is not
         _check_change(task)
-        wrong = ~((closed.missing / task.scale()).abs() <= task.precision.tolerance)
-        negative = (task.target < 0) & wrong  # the reason, where there is one
+        numbers = (closed.missing, task.target, task.scale())
+        missing, targets, scale = (task.split.gathered(x.detach()) for x in numbers)
+        wrong = ~((missing / scale).abs() <= task.precision.tolerance)
+        negative = (targets < 0) & wrong  # the reason, where there is one
         blamed = negative if bool(negative.any()) else wrong
         member, law = (int(i) for i in blamed.nonzero()[0])
-        target = float(task.target[member, law])
+        target = float(targets[member, law])
         raise InfeasibleError(
             f"no state closes the budget of {LAWS[law]} of member {member}: it asks for "
-            f"{target:.9g}, and {float(closed.missing[member, law]):.3g} is missing "
+            f"{target:.9g}, and {float(missing[member, law]):.3g} is missing "
             f"({'J' if law == 2 else 'kg'} m-2). Humidity and precipitation cannot become "
             "negative, and what has a `std` of 0 cannot move. Check `fluxes`, `dt` and `std`."
         )

@@ -1,6 +1,7 @@
 """Ledger: what was corrected, where, and how much, over a rollout."""
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from ..support.extras import missing
 from ._close import Changes, Closed, Closing
 from ._grid import Grid, Levels
 from ._solve import RAIN
+from ._split import Split
 from ._std import MOVED, ON_LEVELS
 
 
@@ -52,7 +54,7 @@ class Ledger:
     def __init__(self, grid: Grid, levels: Levels) -> None:
         self.grid, self.levels = grid, levels
         self._steps: list[Step] = []
-        self._maps: Tensor | None = None  # (4, N)
+        self._maps: dict[Split, Tensor] = {}  # (4, N), of the columns that are here
         self._profiles: Tensor | None = None  # (2, K)
 
     def __len__(self) -> int:
@@ -78,16 +80,16 @@ class Ledger:
             What the totals should be, and what is lost of that in rounding.
         """
         found = closed.changes or _changes(after, fixed, task)
-        rain = closed.rained, closed.fallen
+        split, rain = task.split, (closed.rained, closed.fallen)
         numbers = (closed.target, closed.asked, closed.missing, *rain, *running, found.means)
-        kept = (x.detach() if x.requires_grad else x for x in numbers)
+        kept = (split.gathered(x.detach() if x.requires_grad else x) for x in numbers)
         self._steps.append(Step(task.duration, *kept))
-        self._maps = found.maps if self._maps is None else self._maps + found.maps
+        self._maps[split] = found.maps + self._maps[split] if split in self._maps else found.maps
         more = found.profiles
         self._profiles = more if self._profiles is None else self._profiles + more
 
     def to_xarray(self) -> Any:
-        """The ledger as an `xarray.Dataset`.
+        """The ledger as an `xarray.Dataset`. Of states in shards all processes call this together.
 
         Returns
         -------
@@ -107,7 +109,7 @@ class Ledger:
             import xarray
         except ImportError as error:
             raise ImportError(missing("xarray", "files"), name="xarray") from error
-        if self._maps is None or self._profiles is None:
+        if self._profiles is None:
             raise InputError("`ledger`: nothing is recorded yet; call the fixer first.")
         every = [each.rows() for each in self._steps]
         rows = {name: torch.stack([r[name] for r in every]).cpu().numpy() for name in every[0]}
@@ -116,12 +118,13 @@ class Ledger:
             name: ((*axes, "variable" if name == "correction" else "law"), each)
             for name, each in rows.items()
         }
+        maps = reduce(torch.add, [split.joined(x) for split, x in self._maps.items()])
         count = len(self.grid.shape)
         cells = ["cell"] if count == 1 else [f"cell_{i}" for i in range(count)]
         on_grid = cells if self.grid.lat is None else ["lat", "lon"]
         data["map"] = (
             ("variable", *on_grid),
-            self._maps.cpu().unflatten(-1, self.grid.shape).numpy(),
+            maps.cpu().unflatten(-1, self.grid.shape).numpy(),
         )
         data["profile"] = (("on_levels", "level"), self._profiles.cpu().numpy())
         time = torch.tensor([x.seconds for x in self._steps], dtype=torch.float64).cumsum(0).numpy()
@@ -139,20 +142,20 @@ class Ledger:
 
 
 def _changes(after: Mapping[str, Tensor], fixed: Mapping[str, Tensor], task: Closing) -> Changes:
-    w, shares = task.weights, task.levels.shares
+    w, shares, split = task.weights, task.levels.shares, task.split
     batch, size = len(task.air.pressure), len(w)
     means, maps = dict.fromkeys(MOVED, w.new_zeros(batch)), dict.fromkeys(MOVED, w.new_zeros(size))
     profiles = dict.fromkeys(ON_LEVELS, torch.zeros_like(shares))
     for name in [name for name in MOVED if name in after]:
         if name in ON_LEVELS:
             moved = (fixed[name] - after[name]).flatten(2)  # (batch, K, N)
-            profile = (moved @ w.to(moved.dtype)).double()
+            profile = split.total(moved @ w.to(moved.dtype)).double()
             column, means[name] = shares.to(moved.dtype) @ moved, profile @ shares
-            profiles[name] = profile.mean(0)
+            profiles[name] = split.gathered(profile).mean(0)
         else:
             column = fixed[name].double().flatten(1) - after[name].double().flatten(1)
-            means[name] = column @ w
-        maps[name] = column.double().mean(0)
+            means[name] = split.total(column @ w)
+        maps[name] = split.share(column.double().mean(0))
     found = (torch.stack([*each.values()]) for each in (means, maps, profiles))
     of_members, *others = found
     return Changes(of_members.mT, *others)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ._grid import SHARES, Layers, Line
+from ._split import Split
 from ._std import Error, part
 
 LEAST = (1.0, 1e-3, 1.0)  # kg m-2 and J m-2
@@ -236,19 +237,25 @@ class Solver:
 
     responses: Sequence[Response]
     laws: Laws
+    split: Split
     gains: Tensor  # (batch, 2), of all blocks
     inverse: Tensor  # (batch, 3, 3)
 
     @classmethod
     def of(
-        cls, blocks: Sequence[Block], columns: Sequence[Columns], laws: Laws, duration: float
+        cls,
+        blocks: Sequence[Block],
+        columns: Sequence[Columns],
+        laws: Laws,
+        duration: float,
+        split: Split,
     ) -> "Solver":
         pairs = zip(blocks, columns, strict=True)
         found = [Response.of(each, at, duration) for each, at in pairs]
-        fixed = reduce(torch.add, [each.fixed for each in found])
-        gains = _gains(found, [at.pressure for at in columns])
+        fixed = split.total(reduce(torch.add, [each.fixed for each in found]))
+        gains = split.total(_gains(found, [at.pressure for at in columns]))
         matrix = fixed + of_rows(gains, laws.products.mT).unflatten(1, (3, 3))
-        return cls(found, laws, gains, _inverse(matrix, laws))
+        return cls(found, laws, split, gains, _inverse(matrix, laws))
 
     def step(self, missing: Tensor) -> Tensor:
         if torch.compiler.is_compiling():
@@ -258,7 +265,7 @@ class Solver:
     def bent(self, step: Tensor, pressures: Sequence[Tensor]) -> Tensor:
         """What a step leaves missing, (batch, 3), as masses change with the pressure."""
         shares = self.laws.shares
-        lost = self.gains - _gains(self.responses, pressures)
+        lost = self.gains - self.split.total(_gains(self.responses, pressures))
         return of_rows(of_rows(step, shares) * lost, shares.mT)
 
 

@@ -13,9 +13,11 @@ from torch import Tensor
 from ..air.contents import CLOUDS, GROUND, WINDS, energy
 from ..support import checks as check
 from ..support.errors import InputError
+from ..support.shards import is_sharded
 from ._grid import HIGHEST_GROUND, Levels
 from ._solve import Air
-from ._std import MOVED, by_variable
+from ._split import WHOLE, Split
+from ._std import MOVED, ON_LEVELS, by_variable
 
 State = Mapping[str, Tensor]
 NEEDED = {
@@ -120,9 +122,13 @@ def looked_at(tensors: Sequence[Tensor]) -> list[list[float]]:
     return [[*islice(numbers, len(x))] for x in flat]
 
 
-def judged(looks: Sequence[Look], others: Sequence[Tensor]) -> list[list[float]]:
-    """The numbers of others, once those of the looks refuse nothing."""
+def judged(
+    looks: Sequence[Look], others: Sequence[Tensor], split: Split = WHOLE
+) -> list[list[float]]:
+    """The numbers of others, once those of the looks refuse nothing on any process."""
     found = looked_at([*chain(*(look.values for look in looks)), *others])
+    own = len(found) - len(others)
+    found[:own] = split.ends(found[:own])
     for look in looks:
         mine, found = found[: len(look.values)], found[len(look.values) :]
         look.judge([*chain(*mine)])
@@ -141,12 +147,12 @@ def judge_ends(what: str, levels: Levels, numbers: Sequence[Sequence[float]]) ->
     _check_values(what, MOVED, levels, [*ends, *means])
 
 
-def look_at(what: str, state: State, levels: Levels) -> Look:
+def look_at(what: str, state: State, levels: Levels, split: Split = WHOLE) -> Look:
     """Finite values in the range of their units, levels from the top down, layers that hold air."""
     names = [name for name in UNITS if name in state]
     ends = [x for name in names for x in state[name].detach().aminmax()]
     first_and_last = state["specific_humidity"].detach()[:, :: max(1, levels.count - 1)]
-    means = first_and_last.flatten(2).mean((0, 2))
+    means = split.mean(first_and_last.flatten(2).mean((0, 2)))
     return Look([*ends, means[0], means[-1]], partial(_check_values, what, names, levels))
 
 
@@ -206,12 +212,74 @@ def air_of(state: State) -> Air:
     )
 
 
+def parts_of(what: str, state: State, split: Split, levels: Levels) -> State:
+    """What is here of the variables that count, each of which lies as all others."""
+    if split is WHOLE:
+        refuse_shards(what, state)
+        return state
+    found = {}
+    for name in [name for name in UNITS if name in state]:
+        x = state[name]
+        rows = None if name in SURFACE else levels.count
+        bare = name == GROUND and getattr(x, "ndim", 0) == len(split.grid(()))
+        found[name] = split.part(f"{what}[{name!r}]", x, rows, not bare)
+    return found
+
+
+def refuse_shards(what: str, state: Any) -> None:
+    """Of a state whose surface pressure is no DTensor."""
+    if not check.concrete() or not isinstance(state, Mapping):
+        return
+    for name in [name for name in UNITS if name in state]:
+        check.plain(f"{what}[{name!r}]", state[name])
+
+
+def split_of(
+    before: Any, after: State, fluxes: Mapping[str, Any] | None, members: int | None, levels: Levels
+) -> tuple[Split, State, State]:
+    """How a state lies on several processes, and what is here of both, as all of them agree."""
+    split = Split.of("after['surface_pressure']", after["surface_pressure"])
+    if split is WHOLE:
+        refuse_shards("before", before)
+        refuse_shards("after", after)
+        return split, before, after
+    if not check.concrete():
+        raise InputError(
+            "`after` is in shards (DTensor): it is fixed outside of compiled code and of "
+            "`torch.func`. Use .full_tensor()."
+        )
+    if members is not None and split.members:
+        raise InputError(
+            "`members` is for members that one process holds, and the batch is in shards "
+            "(DTensor). Give `std`, or use .full_tensor()."
+        )
+    if not isinstance(before, Mapping):
+        raise InputError(f"`before` must be a dictionary of tensors; got {type(before).__name__}.")
+    old, new = (
+        parts_of(what, each, split, levels) for what, each in (("before", before), ("after", after))
+    )
+    maps = {n: x for n, x in by_variable("fluxes", fluxes).items() if is_sharded(x)}
+    split.agree([old, new, {n: split.part(f"fluxes[{n!r}]", x) for n, x in maps.items()}])
+    return split, old, new
+
+
+def joined(
+    after: State, fixed: dict[str, Tensor], split: Split, levels: Levels
+) -> dict[str, Tensor]:
+    """The fixed state as it lay on several processes."""
+    if split is WHOLE:
+        return fixed
+    rows = dict.fromkeys(ON_LEVELS, levels.count)
+    return {**after, **{n: split.whole(fixed[n], rows.get(n)) for n in MOVED if n in fixed}}
+
+
 def inflow_of(
     fluxes: Mapping[str, Any] | None,
     seconds: float,
     batch: int,
     grid: tuple[int, ...],
     weights: Tensor,
+    split: Split = WHOLE,
 ) -> tuple[Tensor, list[Look]]:
     """Global means of what flows into each law, (batch, 3), float64; 0 where nothing is said."""
     found = weights.new_zeros(batch, 3)
@@ -223,9 +291,10 @@ def inflow_of(
                 _check_range(f"fluxes[{name!r}]", name, value, value)
             found[:, FLUXES[name]].add_(seconds * value)
             continue
-        t = check.as_tensor(f"fluxes[{name!r}]", value).to(weights.device, torch.float64)
+        t = check.as_tensor(f"fluxes[{name!r}]", value)
+        t = split.flux(f"fluxes[{name!r}]", t).to(weights.device, torch.float64)
         if tuple(t.shape) == (batch, *grid):
-            t = t.flatten(1) @ weights
+            t = split.total(t.flatten(1) @ weights)
         elif tuple(t.shape) not in ((), (batch,)):
             raise InputError(
                 f"`fluxes[{name!r}]` has the shape {tuple(t.shape)}; it must be a number, global "

@@ -12,6 +12,7 @@ from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
 from ._grid import USUAL, Levels
+from ._split import WHOLE, Split
 
 MOVED = ("surface_pressure", "temperature", "specific_humidity", "precipitation")
 ON_LEVELS = ("temperature", "specific_humidity")
@@ -53,6 +54,9 @@ class Error:
     def of(self, members: slice, columns: slice = slice(None)) -> "Error":
         return Error(*(part(x, members, columns) for x in self.tensors))
 
+    def here(self, split: Split) -> "Error":
+        return Error(*(x if x is None else split.cut(x) for x in self.tensors))
+
     @property
     def tensors(self) -> tuple[Tensor | None, ...]:
         return self.known, self.scale, self.floor, self.share
@@ -91,7 +95,11 @@ def smallest(errors: Errors) -> dict[str, Error]:
 
 
 def of_change(
-    before: Mapping[str, Tensor], after: Mapping[str, Tensor], weights: Tensor, least: Errors
+    before: Mapping[str, Tensor],
+    after: Mapping[str, Tensor],
+    weights: Tensor,
+    least: Errors,
+    split: Split = WHOLE,
 ) -> dict[str, Error]:
     """In proportion to what a step changes: where nothing moves, a model errs little.
 
@@ -103,9 +111,9 @@ def of_change(
         new = after[name]
         change = (new - old).square()
         weights = weights.to(change.dtype)
-        level = (change @ weights)[..., None]  # (batch, [K,] 1)
+        level = split.total(change @ weights)[..., None]  # (batch, [K,] 1)
         if name == "specific_humidity":
-            size = (new.square() @ weights.to(new.dtype))[..., None].clamp_min(TINY)
+            size = split.total(new.square() @ weights.to(new.dtype))[..., None].clamp_min(TINY)
             share = (level / size).clamp(LEAST_SHARE**2, 1.0).sqrt()
             found[name] = Error(floor=least[name].floor, share=share)
             continue
@@ -160,7 +168,11 @@ def grid_size(grid: tuple[int, ...]) -> int:
 
 
 def of_members(
-    state: Mapping[str, Tensor], members: int, weights: Tensor, least: Mapping[str, Error]
+    state: Mapping[str, Tensor],
+    members: int,
+    weights: Tensor,
+    least: Mapping[str, Error],
+    split: Split = WHOLE,
 ) -> dict[str, Error]:
     """The spread of members, which are consecutive entries of the batch.
 
@@ -171,16 +183,16 @@ def of_members(
     for name, value in state.items():
         groups = value.unflatten(0, (-1, members)).double()
         points = groups.var(1)  # (groups, [K,] N)
-        mean = points @ weights
+        mean = split.total(points @ weights)
         if name == "precipitation":  # a factor: dry places stay dry
-            amount = groups.mean(1).clamp_min(0.0) @ weights
+            amount = split.total(groups.mean(1).clamp_min(0.0) @ weights)
             scale = torch.where(amount > 0, mean / amount, RAIN)[:, None]
             scale = scale.clamp_min(LEAST**2 * RAIN).repeat_interleave(members, 0)
             found[name] = Error(scale=scale)
             continue
         centred = points - mean[..., None]
-        differ = centred.square() @ weights
-        chance = points.square() @ weights * (2 / (members + 1))
+        differ = split.total(centred.square() @ weights)
+        chance = split.total(points.square() @ weights) * (2 / (members + 1))
         kept = ((differ - chance) / differ.clamp_min(1e-300)).clamp(0.0, 1.0)
         drawn = torch.addcmul(mean[..., None], kept[..., None], centred)
         least_of = LEAST**2 * least[name].variance(groups.mean(1).clamp_min(0.0))
