@@ -26,6 +26,7 @@ FREE = pytest.StashKey[dict[str, object]]()
 TOGETHER = {  # in one process of `pytest -n`: what the tests of such a file share is made once
     "test_ablate.py",
     "test_climate_files.py",
+    "test_fixers_sharded.py",
     "test_heat_budget.py",
     "test_package.py",
     "test_paper.py",
