@@ -405,6 +405,8 @@ def refusals(four, pair):
         "law": said(lambda: pc.integral(X, put(TOTALS, pair, [Shard(0)]))),
         "read": said(lambda: law.residual(post)),
         "audit": said(lambda: pc.audit(post)),
+        "mixture": said(lambda: pc.condition(pc.Mixture(pc.Diagonal(mean, 1.0)), law)),
+        "dense": said(lambda: pc.Dense(mean, torch.eye(mean.shape[-1]))),
         "nonlinear": said(lambda: pc.condition(field, square)),
         "bounds": said(lambda: pc.condition(field, law, pc.bounds(low=0.0))),
         "members": said(lambda: pc.Ensemble(put(MEMBERS, pair, [Shard(0)]))),

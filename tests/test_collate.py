@@ -114,7 +114,7 @@ WRONG = {
     ),
     "weights": (
         lambda: [pc.integral(X, 1.0), pc.integral(X**2, 1.0)],
-        "`batch`: weights of maps of `integral` differs. Laws of one batch are the same but",
+        "`batch`: weights of maps of `integral` differs. Only linear laws may differ",
     ),
     "times": (
         lambda: [pc.integral(X, 1.0, times=[0]), pc.integral(X, 1.0, times=[0, 1])],

@@ -96,6 +96,8 @@ def test_what_is_wrong_on_one_process_is_said_on_all(found, case, words):
         ("law", "`value` is a DTensor"),
         ("read", "`u` is a DTensor"),
         ("audit", "`post` is in shards"),
+        ("mixture", "`field` is a mixture of fields in shards"),
+        ("dense", "`mean` is a DTensor"),
         ("nonlinear", "`laws`: fields in shards (DTensor) take linear laws"),
         ("bounds", "`laws`: fields in shards (DTensor) take linear laws"),
         ("members", "`members` is sharded along axis 0"),

@@ -43,7 +43,8 @@ class ConstraintLayer(Float64):
         One or more, as for `condition`. With an inequality the mean is the most probable field.
     std : float or array, or a dict of these
         The standard deviation of a mean that comes alone; it broadcasts to the field. Of members,
-        that of what they leave out. Without it a mean is moved as `project` does: all points alike.
+        that of what they leave out. Without it a mean goes to the nearest one that obeys, as by
+        `project`.
     learn_std : bool
         True: `std` is where the parameter `log_std` starts, which is trained with the network.
     members : bool
@@ -51,8 +52,8 @@ class ConstraintLayer(Float64):
     batch_dims : int
         How many axes after that of the members number independent entries, as in `Ensemble`.
     returns : {"same", "point", "moments", "posterior"}
-        "same": as the table says. "point": the mean alone, also of a pair, and no variance is
-        computed. "moments": (mean, variance), also of a mean. "posterior": the `Posterior`.
+        "same": as the table says. "point": the mean alone, also of a pair.
+        "moments": (mean, variance), also of a mean. "posterior": the `Posterior`.
     checks : bool
         False: nothing looks at a value, as in compiled code, and a GPU is never waited for. Then
         nobody says that a mean is NaN, a variance negative, that laws contradict each other, or

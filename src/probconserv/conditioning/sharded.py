@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..fields.gaussian import Diagonal, Field, random_normals
 from ..fields.low_rank import LowRank
+from ..fields.mixture import Mixture
 from ..fields.sharded import ShardNormals
 from ..fields.state import State, as_field
 from ..laws.law import Law
@@ -46,6 +47,8 @@ def lies_in_shards(field: Any) -> bool:
         return is_sharded(field.mean)
     if isinstance(field, State) and not isinstance(field, Posterior):
         return any(map(lies_in_shards, field.parts))
+    if isinstance(field, Mixture):
+        return lies_in_shards(field.components)
     return isinstance(field, tuple | list) and any(map(is_sharded, field))
 
 
@@ -289,6 +292,8 @@ def condition_sharded(
             "`laws`: fields in shards (DTensor) take linear laws, not inequalities or laws that "
             f"are not linear. {OWN_PART}"
         )
+    if isinstance(field, Mixture):
+        raise InputError(f"`field` is a mixture of fields in shards (DTensor). {OWN_PART}")
     before: tuple[Law, ...] = ()
     if isinstance(field, ShardedPosterior) and len(field._solved.mean) > 1:
         raise InputError("`field` is one of a state: condition the state instead.")

@@ -1,4 +1,4 @@
-"""Large fields of independent points given one law whose rows share no point: see `sweeps.py`.
+"""Fields of independent points given one law whose rows share no point: see `sweeps.py`.
 
 Mean and variance are there at once, in the dtype of the field, and a single look says whether all
 is well. Where it is not, or something else is asked for than the two (draws, evidence), the engine
@@ -68,7 +68,7 @@ class Swept(Solved):
         """Refuses to go on with what somebody else has changed."""
         if self.known is not None and self.known != self._versions():
             raise InputError(
-                "`post` shares memory with its `mean`, `variance` and prior, as large fields on a "
+                "`post` shares memory with its `mean`, `variance` and prior, as fields on a "
                 "GPU do, and one of them was changed in place. Change a clone: `post.mean.clone()`."
             )
 

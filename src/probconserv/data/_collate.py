@@ -24,8 +24,10 @@ OF_EACH = "value", "noise_variance", "exact", "rounding"  # of a linear law, in 
 def collate(batch: Sequence[Any]) -> Any:
     """Samples as one batch, with fields, states and laws among them: `collate_fn` of a DataLoader.
 
-    Fields and states are stacked on a new first axis, as independent entries. Laws must be the same
-    but for `value` and `noise`, which are stacked too where they differ. Anything else goes to
+    Fields and states are stacked on a new first axis, as independent entries. Linear laws must
+    be the same but for `value` and `noise`, which are stacked where they differ; for that they need
+    an axis for each axis of a sample before those that the law reads, as ``value=[0.5]`` for one of
+    shape (1, points). Other laws must be the same. Anything else goes to
     `torch.utils.data.default_collate`.
 
     Parameters
@@ -155,7 +157,8 @@ def _tensors(values: Sequence[Tensor], axis: int | None, what: str) -> Tensor:
     first = values[0]
     if any(not torch.equal(_dense(first), _dense(other)) for other in values if other is not first):
         raise InputError(
-            f"`batch`: {what} differs. Laws of one batch are the same but for value and noise."
+            f"`batch`: {what} differs. Only linear laws may differ in one batch, in value and "
+            "noise."
         )
     return first
 

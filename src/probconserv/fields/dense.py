@@ -46,7 +46,8 @@ class Dense(Field):
     """
 
     def __init__(self, mean: ArrayLike, covariance: ArrayLike, event_dims: int = 1) -> None:
-        self.mean, matrix = check.alike(mean=mean, covariance=covariance)
+        given = check.plain("mean", mean), check.plain("covariance", covariance)
+        self.mean, matrix = check.alike(mean=given[0], covariance=given[1])
         check.finite("mean", self.mean)
         try:
             check.finite("covariance", matrix)

@@ -1,1 +1,1 @@
-"""Step 2 on a GPU in few passes, written in Triton: never needed, and the same numbers."""
+"""Step 2 and the budgets of fixers on a GPU, in Triton: never needed, the same to rounding."""

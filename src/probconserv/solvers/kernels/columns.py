@@ -2,7 +2,7 @@
 
 A programme takes all K levels of some columns. Fields are read and written in their own type, sums
 are in float64: 32 numbers for a programme, which `multipliers.py` adds up. With a + b p the mass of
-a layer, a' + b' p that by which it moves, and v the variances, the first 21 of columns are
+a layer, a' + b' p that by which it moves, and v the variances, the first 29 of columns are
 
     0:4    contents: air, vapour, heat, rain
     4:13   v of the pressure times products of (air, sum b q, sum b T); v of rain; sum v m m'
