@@ -417,3 +417,20 @@ def test_gradients_of_half_precision_have_its_type(way):
     for a, b in zip(found, want, strict=True):
         assert a.dtype == torch.bfloat16
         torch.testing.assert_close(a.float(), b, rtol=0.01, atol=0.01)
+
+
+def test_more_regions_than_a_gpu_can_number_go_block_by_block(way, monkeypatch):
+    from probconserv.solvers import sweeps
+
+    if way == "kernels":
+        from probconserv.solvers.kernels import launch
+
+        monkeypatch.setattr(launch, "row_sums", None)
+        monkeypatch.setattr(launch, "gradient_sums", None)
+    monkeypatch.setattr(sweeps, "MOST_REGIONS", 3)
+    law, mean, variance = case("regions", generator())
+    given = mean.requires_grad_(), variance.requires_grad_()
+    posts = pc.condition(given, law), by_the_engine(monkeypatch, given, law)
+    assert isinstance(posts[0]._solved, Swept)
+    found, want = (torch.autograd.grad((p.mean + p.variance).square().sum(), given) for p in posts)
+    torch.testing.assert_close(found, want)

@@ -170,16 +170,11 @@ def warn_if_far(square: Tensor | None, moved: Fields, prior: Sequence[Field]) ->
 def warn_of_move(far: float) -> None:
     """far: the largest move of a point, in its standard deviations."""
     if far > FAR:
-        warn_far(far)
-
-
-def warn_far(far: float) -> None:
-    """far: the largest move of a point, in its standard deviations."""
-    warn_implausible(
-        f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
-        "(see `diagnose`), or the field is surer than it should be: widen it with `inflate`, "
-        "give the laws `noise`, or an ensemble more `shrinkage`."
-    )
+        warn_implausible(
+            f"the laws move a point by {far:.3g} of its standard deviations. Either b is wrong "
+            "(see `diagnose`), or the field is surer than it should be: widen it with `inflate`, "
+            "give the laws `noise`, or an ensemble more `shrinkage`."
+        )
 
 
 def slack_of(fields: Sequence[Field], laws: Sequence[Rows]) -> float:

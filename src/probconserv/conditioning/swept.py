@@ -28,11 +28,11 @@ from ..solvers.points import Listed, Points
 from ..solvers.stages import CARE
 from ..solvers.sweeps import gradients, moved
 from ..support import checks as check
-from ..support.errors import FAR, InputError
+from ..support.errors import InputError
 from ..support.slices import is_large
 from ..support.tolerances import SETTLED
 from ..support.tree import Change, once
-from .audit import slack_of, warn_far
+from .audit import slack_of, warn_of_move
 from .posterior import FieldPosterior, Solved
 from .unmeasured import Way
 
@@ -156,8 +156,7 @@ def fine(field: Any, post: FieldPosterior, far: float, missed: float) -> FieldPo
         return None
     if isinstance(field, Diagonal):
         field.seen()
-    if far > FAR**2:
-        warn_far(math.sqrt(far))
+    warn_of_move(math.sqrt(far))
     return post
 
 

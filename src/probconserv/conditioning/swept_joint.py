@@ -24,9 +24,8 @@ from .posterior import FieldPosterior
 from .swept import Swept, fine, numbers_of, pair_of, plan_of, repeated
 
 MOST = 8  # rows of a place
-_tasks: WeakKeyDictionary[Law, dict[Any, "Task"]] = (
-    WeakKeyDictionary()
-)  # of the first law, the last
+# Of the first of some laws, what was made of them last.
+_tasks: WeakKeyDictionary[Law, dict[Any, "Task"]] = WeakKeyDictionary()
 
 
 class Task(NamedTuple):

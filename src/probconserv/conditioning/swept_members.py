@@ -27,7 +27,7 @@ from .posterior import FieldPosterior, Solved
 from .swept import Plan, Swept, carries_derivatives, fine, plan_of
 from .unmeasured import Way
 
-MOST = 1024  # members
+MOST = 128  # members; a programme holds the sums of all of them
 ROUNDING = 4  # times the rounding of the mean: a spread that is less is none, as `shrinkage` has it
 
 

@@ -25,6 +25,7 @@ from .stages import CARE
 
 IN_CACHE = 1 << 17  # numbers of a block on a CPU
 ON_GPU = 1 << 25  # and on a GPU
+MOST_REGIONS = 65_535  # which CUDA can number along the last axis of a grid of programmes
 
 
 @cache
@@ -41,9 +42,14 @@ def has_kernels(x: Tensor) -> bool:
     return has_triton(x.device.index)
 
 
+def _fits(points: Points) -> bool:
+    """Whether the kernels can be launched."""
+    return has_kernels(points.u) and points.regions <= MOST_REGIONS
+
+
 def moved(points: Points) -> Moved:
     """Mean and variance given the rows."""
-    if not has_kernels(points.u):
+    if not _fits(points):
         return _by_blocks(points)
     from .kernels.launch import moved as by_kernels
 
@@ -54,7 +60,7 @@ def gradients(
     points: Points, found: Tensor, of_mean: Tensor | None, of_variance: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of u and d, (places, n), of b and sigma^2, (rows,), by those of mean and variance."""
-    if has_kernels(points.u):
+    if _fits(points):
         from .kernels.launch import gradients as by_kernels
 
         return by_kernels(points, found, of_mean, of_variance)

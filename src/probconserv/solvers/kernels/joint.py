@@ -12,15 +12,16 @@ from .rows import points
 
 
 @triton.jit
-def joint_sums(u, d, g, sums, n, rows, d_rows, g_rows, BLOCK: tl.constexpr):
+def joint_sums(u, d, g, sums, n, blocks, rows, d_rows, g_rows, BLOCK: tl.constexpr):
     """Of each block of a place W u, (rows,), and the lower half of W D W^T, (rows, rows)."""
-    place, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    number = tl.program_id(0).to(tl.int64)
+    place, block = number // blocks, number % blocks
     i = block * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
     x, v = points(u, place * n + i, inside), points(d, place % d_rows * n + i, inside)
     x += tl.where(v >= 0, 0 * v, float("nan"))
     own, step = place % g_rows * n + i, (tl.zeros((), tl.int64) + n) * g_rows
-    at = sums + (place * tl.num_programs(1) + block) * rows * (rows + 1)
+    at = sums + number * rows * (rows + 1)
     for j in range(rows):
         w = points(g, j * step + own, inside)
         tl.store(at + j, tl.sum(w * x))
@@ -31,14 +32,15 @@ def joint_sums(u, d, g, sums, n, rows, d_rows, g_rows, BLOCK: tl.constexpr):
 
 @triton.jit
 def joint_moves(
-    u, d, g, by, white, new_u, new_d, after, n, rows, d_rows, g_rows, BLOCK: tl.constexpr
+    u, d, g, by, white, new_u, new_d, after, n, blocks, rows, d_rows, g_rows, BLOCK: tl.constexpr
 ):  # fmt: skip
     """Each point moved. Of each block: W u and |W u| as stored; the largest move of a point beside
     its variance, squared; and the largest share of its variance that a point loses.
 
     by: lambda of each place. white: L^-1.
     """
-    place, block = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
+    number = tl.program_id(0).to(tl.int64)
+    place, block = number // blocks, number % blocks
     i = block * BLOCK + tl.arange(0, BLOCK)
     inside = i < n
     x, v = points(u, place * n + i, inside), points(d, place % d_rows * n + i, inside)
@@ -55,7 +57,7 @@ def joint_moves(
     stored = (x - v * along).to(new_u.dtype.element_ty)
     tl.store(new_u + place * n + i, stored, mask=inside)
     tl.store(new_d + place * n + i, (v * (1 - lost)).to(new_d.dtype.element_ty), mask=inside)
-    at = after + (place * tl.num_programs(1) + block) * (2 * rows + 2)
+    at = after + number * (2 * rows + 2)
     stored = tl.where(inside, stored.to(tl.float64), 0.0)
     for j in range(rows):
         term = points(g, j * step + own, inside) * stored

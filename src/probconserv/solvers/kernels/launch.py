@@ -150,7 +150,9 @@ def joint_sums(u: Tensor, d: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
     (places, n), count = u.shape, g.shape[0]
     blocks = triton.cdiv(n, SOME)
     sums = g.new_zeros((places, blocks, count + 1, count))
-    _joint_sums[(places, blocks)](u, d, g, sums, n, count, d.shape[0], g.shape[1], BLOCK=SOME)
+    _joint_sums[(places * blocks,)](
+        u, d, g, sums, n, blocks, count, d.shape[0], g.shape[1], BLOCK=SOME
+    )
     total, gram = sums.sum(1).split([1, count], 1)
     return total[:, 0], gram
 
@@ -163,9 +165,9 @@ def joint_moves(
     mean = torch.empty_like(u, dtype=u.dtype if u.dtype.itemsize >= 4 else torch.float32)
     blocks = triton.cdiv(n, SOME)
     variance, after = torch.empty_like(mean), g.new_empty((places, blocks, 2 * count + 2))
-    _joint_moves[(places, blocks)](
-        u, d, g, multipliers, white, mean, variance, after, n, count, d.shape[0], g.shape[1],
-        BLOCK=SOME,
+    _joint_moves[(places * blocks,)](
+        u, d, g, multipliers, white, mean, variance, after, n, blocks, count, d.shape[0],
+        g.shape[1], BLOCK=SOME,
     )  # fmt: skip
     total, size = after[..., : 2 * count].sum(1).split(count, -1)
     return mean, variance, total, size, after[..., -2:].amax(1)
