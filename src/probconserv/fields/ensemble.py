@@ -107,7 +107,10 @@ def Ensemble(
 def _of_one(
     name: str, members: ArrayLike, variance: ArrayLike, batch_dims: int, shrinkage: float | None
 ) -> LowRank:
-    given, own = check.alike(**{name: members, "variance": variance})
+    if isinstance(variance, float | int):  # stays a number: a GPU would be waited for
+        ((given,), own) = check.alike(**{name: members}), variance
+    else:
+        given, own = check.alike(**{name: members, "variance": variance})
     if is_sharded(given) and 0 in shards_of(name, given).axes:
         raise InputError(
             f"`{name}` is sharded along axis 0, that of the members: each process needs all at "
@@ -128,5 +131,4 @@ def _of_one(
         )
     if shrinkage is not None:
         shrinkage = check.between("shrinkage", shrinkage, 0, 1)
-    rest = variance if isinstance(variance, float | int) else own
-    return LowRank._of_members(given, rest, dims, shrinkage)
+    return LowRank._of_members(given, own, dims, shrinkage)

@@ -49,8 +49,9 @@ class Closing:
     laws: Laws
     duration: float
     audited: bool  # whether totals are looked at until they hold
-    recorded: bool = False  # whether what is changed is asked for, of all four variables
-    split: Split = WHOLE  # whether other processes hold other columns and members
+    recorded: bool  # whether what is changed is asked for, of all four variables
+    split: Split  # whether other processes hold other columns and members; no default: torch 2.11
+    # does not compile one that is an object
 
     @property
     def target(self) -> Tensor:
