@@ -18,9 +18,11 @@ from .conditioning.draws import Draws as Draws
 from .conditioning.inequalities.constrained import Truncated as Truncated
 from .conditioning.layer import ConstraintLayer as ConstraintLayer
 from .conditioning.posterior import Posterior as Posterior
+from .diagnostics.compare import compare as compare
 from .diagnostics.diagnose import diagnose as diagnose
 from .diagnostics.inflate import inflate as inflate
 from .diagnostics.metrics import evaluate as evaluate
+from .diagnostics.select import select as select
 from .fields.dense import Dense as Dense
 from .fields.ensemble import Ensemble as Ensemble
 from .fields.gaussian import Diagonal as Diagonal

@@ -1,9 +1,12 @@
-"""Whether laws and predictions agree, how wrong a law may be, and how good a prediction is."""
+"""Whether laws help, whether they agree with a prediction, and how good a prediction is."""
 
 import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .comparison import Comparison as Comparison
+    from .comparison import Difference as Difference
+    from .comparison import Reach as Reach
     from .diagnosis import Diagnosis as Diagnosis
     from .fronts import FrontPosition as FrontPosition
     from .fronts import front_position as front_position
@@ -13,11 +16,20 @@ if TYPE_CHECKING:
     from .metrics import table as table
     from .noise import learned_noise as learned_noise
     from .noise import quadrature_noise as quadrature_noise
+    from .select import Choice as Choice
+    from .ways import Way as Way
+    from .ways import names_of as names_of
+    from .widths import Widths as Widths
+    from .widths import conformal as conformal
 else:  # when asked for: files read `causes` of this room without torch
     PLACES = {
         **dict.fromkeys(("FrontPosition", "front_position"), "fronts"),
         **dict.fromkeys(("Scores", "best", "crps", "table"), "metrics"),
         **dict.fromkeys(("learned_noise", "quadrature_noise"), "noise"),
+        **dict.fromkeys(("Comparison", "Difference", "Reach"), "comparison"),
+        **dict.fromkeys(("Way", "names_of"), "ways"),
+        **dict.fromkeys(("Widths", "conformal"), "widths"),
+        "Choice": "select",
         "Diagnosis": "diagnosis",
     }
 

@@ -85,7 +85,7 @@ def inflate(prior: Prediction | State, *laws: AnyLaw) -> Field | State:
     check_measured(given.parts, "prior", "no factor can widen")
     seen, _ = as_seen(given if isinstance(given, State) else plain(given), laws)
     factor = _factor(given, seen)
-    return rebuilt(given, tuple(_scaled(field, factor) for field in given.parts))
+    return rebuilt(given, tuple(scaled(field, factor) for field in given.parts))
 
 
 def _factor(prior: Field | State, seen: Sequence[Seen]) -> Tensor:
@@ -143,14 +143,14 @@ def _batch_axes(rows: Rows, shapes: Sequence[Sequence[int]]) -> int:
     return max(rows.places(shapes) - (not m.reads_time), 0)
 
 
-def _scaled(field: Field, factor: Tensor) -> Field:
+def scaled(field: Field, factor: Tensor) -> Field:
     """The field with its covariance times a factor (*batch)."""
 
     def wide(t: Tensor, before: int = 0) -> Tensor:
         return factor[(..., *[None] * (t.ndim - before - factor.ndim))].to(t.dtype)
 
     if isinstance(field, Mixture):
-        return field._with(components=_scaled(field.components, factor[None]))
+        return field._with(components=scaled(field.components, factor[None]))
     if isinstance(field, Diagonal):
         return field._with(variance=field.variance * wide(field.variance))
     if isinstance(field, LowRank):

@@ -107,10 +107,11 @@ def Ensemble(
 def _of_one(
     name: str, members: ArrayLike, variance: ArrayLike, batch_dims: int, shrinkage: float | None
 ) -> LowRank:
+    rest = variance
     if isinstance(variance, float | int):  # stays a number: a GPU would be waited for
-        ((given,), own) = check.alike(**{name: members}), variance
+        (given,) = check.alike(**{name: members})
     else:
-        given, own = check.alike(**{name: members, "variance": variance})
+        given, rest = check.alike(**{name: members, "variance": variance})
     if is_sharded(given) and 0 in shards_of(name, given).axes:
         raise InputError(
             f"`{name}` is sharded along axis 0, that of the members: each process needs all at "
@@ -131,4 +132,4 @@ def _of_one(
         )
     if shrinkage is not None:
         shrinkage = check.between("shrinkage", shrinkage, 0, 1)
-    return LowRank._of_members(given, own, dims, shrinkage)
+    return LowRank._of_members(given, rest, dims, shrinkage)

@@ -1,0 +1,414 @@
+"""What laws did to held-out data: paired differences to no law, and a verdict in words."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from ..support.complete_files import check_folder, complete
+from ..support.errors import InputError
+from ..support.values import choice
+from ..support.values import path as as_path
+from ..support.values import samples as as_count
+
+Answer: TypeAlias = Literal["helps", "harms", "no difference", "too few"]
+Numbers: TypeAlias = NDArray[np.float64]  # (n, T): functions, times
+Groups: TypeAlias = Literal["time"] | Sequence[Any] | NDArray[Any] | None
+SURE = 0.95  # of the interval of a difference that says helps or harms
+POWER = 0.8  # with which a difference shows that is called one that functions could show
+FEWEST = 5  # functions: of fewer nothing is said
+FORMAT = "probconserv comparison 1"
+HIGHER = ("LL",)  # scores of which more is better
+SHARES = ("coverage_50", "coverage_90", "coverage_99")  # of which neither is
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What a way changes in a score, beside no law, over functions.
+
+    Attributes
+    ----------
+    way, score, group : str
+        What is compared; the group is "all" where there is one.
+    count : int
+        How many functions.
+    base, value : float
+        The mean score with no law, and of the way.
+    gain : float
+        How much better the way is on average, in units of the score: below 0 it is worse.
+    error : float
+        The standard error of `gain` over functions.
+    answer : {"helps", "harms", "no difference", "too few"}
+        "helps" or "harms" where the 95 % interval of `gain`, by Student's t, leaves out 0. "too
+        few" below five functions.
+    least : float
+        The least gain that so many functions would show, four times of five.
+    better : float
+        The share of functions that the way makes better.
+    losers : tuple of int
+        The functions that lose most, the worst first.
+    """
+
+    way: str
+    score: str
+    group: str
+    count: int
+    base: float
+    value: float
+    gain: float
+    error: float
+    answer: Answer
+    least: float
+    better: float
+    losers: tuple[int, ...]
+
+    def __str__(self) -> str:
+        where = "" if self.group == "all" else f" at {self.group}"
+        if self.answer == "too few":
+            return (
+                f"`{self.way}`{where}: {self.count} functions say nothing; give at least {FEWEST}."
+            )
+        if self.answer == "no difference":
+            return (
+                f"`{self.way}`{where}: no difference in {self.score} that {self.count} functions "
+                f"could show; {self._share(self.least)} would show."
+            )
+        word = "lower" if (self.gain > 0) != (self.score in HIGHER) else "higher"
+        return (
+            f"`{self.way}`{where} {self.answer}: {self.score} is {self._share(abs(self.gain))} "
+            f"{word} (standard error {self._share(self.error)}), better in {self.better:.0%} of "
+            f"{self.count} functions."
+        )
+
+    def _share(self, x: float) -> str:
+        if self.score in HIGHER or not self.base:
+            return f"{x:.3g}"
+        return f"{x / abs(self.base):.1%}"
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How much of the error lies along the move that a way makes.
+
+    Attributes
+    ----------
+    share : float
+        Of the squared error: no multiple of the moves takes away more. Of M points a move in a
+        random direction has 1 / M.
+    multiple : float
+        The multiple of the moves that would be best. 1: they are right. Between 0 and 1: they go
+        too far, and the laws should have noise. Below 0: they go the wrong way.
+    """
+
+    share: float
+    multiple: float
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Scores of several ways to use laws, on the same functions. `compare` makes it.
+
+    Attributes
+    ----------
+    scores : dict of dict of array, each (n, T)
+        By way and by score: a number for each function and time. The first way is no law.
+    moves : dict of array, (3, n, T)
+        By way: move times error, the squared move and the squared error, summed over points.
+    failed : dict of str
+        The ways that ended in an error, and what it said.
+    notes : dict of str
+        What warnings the ways gave.
+    """
+
+    scores: Mapping[str, Mapping[str, Numbers]]
+    moves: Mapping[str, Numbers]
+    failed: Mapping[str, str]
+    notes: Mapping[str, str]
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """The names of the ways that were scored; the first is no law."""
+        return tuple(self.scores)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the scores."""
+        return tuple(self.scores[self.ways[0]])
+
+    @property
+    def verdict(self) -> str:
+        """What each way does to CRPS over all times, a sentence each, and what went wrong."""
+        lines = [str(self.difference(way)) for way in self.ways[1:]]
+        lines += [f"`{way}` failed: {why}" for way, why in self.failed.items()]
+        lines += [f"`{way}` warned: {why}" for way, why in self.notes.items()]
+        return "\n".join(lines) or "There is no way to compare with no law."
+
+    def difference(self, way: str, score: str = "CRPS", by: Groups = None) -> Any:
+        """What a way changes in a score.
+
+        Parameters
+        ----------
+        way, score : str
+            One of `ways`, one of `names`.
+        by : "time", or an array of labels
+            What is looked at by itself: each time; or labels, (n,) of functions, (T,) of times, or
+            (n, T). If it is not given, all functions and times together.
+
+        Returns
+        -------
+        Difference, or dict of Difference by the name of the group if `by` is given
+            Where a function has no number, it does not count.
+        """
+        choice("way", way, self.ways)
+        choice("score", score, self.names)
+        base, own = (self.scores[one][score] for one in (self.ways[0], way))
+        groups = groups_of(by, base.shape)
+        found = {
+            name: difference_of(way, score, name, _mean(base, there), _mean(own, there))
+            for name, there in groups.items()
+        }
+        return found["all"] if by is None else found
+
+    def reach(self, way: str, by: Groups = None) -> Any:
+        """How much of the error lies along what a way moves.
+
+        Parameters
+        ----------
+        way : str
+            One of `ways`.
+        by : as in `difference`
+
+        Returns
+        -------
+        Reach, or dict of Reach if `by` is given
+            NaN where the way moves nothing.
+        """
+        choice("way", way, self.ways)
+        along, moved, error = self.moves[way]
+        found = {}
+        for name, there in groups_of(by, along.shape).items():
+            own = there & (moved > 0)
+            taken = (along[own] ** 2 / moved[own]).sum()
+            known = bool(own.any())
+            found[name] = Reach(
+                float(taken / error[there].sum()) if known else math.nan,
+                float(along[own].sum() / moved[own].sum()) if known else math.nan,
+            )
+        return found["all"] if by is None else found
+
+    def table(self, score: str = "CRPS", by: Groups = None) -> str:
+        """A table in Markdown: for each way the score, the gain with its error, and the answer.
+
+        Parameters
+        ----------
+        score, by : as in `difference`
+
+        Returns
+        -------
+        str
+            With `by` a line for each way and group.
+        """
+        heads = ["way", *["group"] * (by is not None), score, "gain", "standard error", "better in"]
+        lines = [*heads, "answer", "reach", "best multiple"]
+        rows = ["| " + " | ".join(lines) + " |", "|---" * len(lines) + "|"]
+        for way in self.ways:
+            each, reach = self.difference(way, score, by), self.reach(way, by)
+            each, reach = ({"all": x} if by is None else x for x in (each, reach))
+            for name, one in each.items():
+                first = way == self.ways[0]
+                cells = [way, *[name] * (by is not None), f"{one.value:.4g}"]
+                cells += [""] * 6 if first else _cells(one, reach[name])
+                rows.append(f"| {' | '.join(cells)} |")
+        return "\n".join(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain numbers and words, for JSON."""
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "scores": {
+                way: {name: _plain(x) for name, x in scores.items()}
+                for way, scores in self.scores.items()
+            },
+            "moves": {way: _plain(x) for way, x in self.moves.items()},
+            "failed": dict(self.failed),
+            "notes": dict(self.notes),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Keeps it as JSON, which `Comparison.load` reads.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        """
+        place = as_path("path", path)
+        check_folder("path", place)
+        with complete(place) as part:
+            part.write_text(json.dumps(self.to_dict(), allow_nan=False) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Comparison":
+        """What `save` kept.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+
+        Returns
+        -------
+        Comparison
+            The same numbers.
+
+        Raises
+        ------
+        InputError
+            If the file is none of these.
+        """
+        place = as_path("path", path)
+        try:
+            words = json.loads(place.read_text())
+            if words["format"] != FORMAT:
+                raise ValueError("another format")
+            scores = {
+                way: {name: _numbers(x) for name, x in each.items()}
+                for way, each in words["scores"].items()
+            }
+            moves = {way: _numbers(x) for way, x in words["moves"].items()}
+            return cls(scores, moves, words["failed"], words["notes"])
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"`path`: {place} holds no comparison that `save` kept.") from error
+
+    def losers(self, way: str, score: str = "CRPS", most: int = 5) -> tuple[int, ...]:
+        """The functions that lose most by a way, the worst first.
+
+        Parameters
+        ----------
+        way, score : str
+            As in `difference`.
+        most : int
+            How many at most.
+
+        Returns
+        -------
+        tuple of int
+            Their numbers along axis 0; none that gains.
+        """
+        found: tuple[int, ...] = self.difference(way, score).losers[: as_count(most, "most")]
+        return found
+
+    def __repr__(self) -> str:
+        n, times = self.scores[self.ways[0]][self.names[0]].shape
+        return f"Comparison({len(self.ways)} ways, {n} functions, {times} times)\n{self.verdict}"
+
+
+def _cells(one: Difference, reach: Reach) -> list[str]:
+    known = one.score in SHARES
+    return [
+        "" if known else f"{one.gain:.3g}",
+        f"{one.error:.2g}",
+        "" if known else f"{one.better:.0%}",
+        "" if known else one.answer,
+        f"{reach.share:.0%}" if reach.share == reach.share else "",
+        f"{reach.multiple:.2f}" if reach.multiple == reach.multiple else "",
+    ]
+
+
+def groups_of(by: Groups, shape: tuple[int, ...]) -> dict[str, NDArray[np.bool_]]:
+    """What counts in each group, (n, T)."""
+    n, times = shape
+    if by is None:
+        return {"all": np.ones(shape, bool)}
+    if isinstance(by, str):
+        choice("by", by, ("time",))
+        return {f"time {i}": np.broadcast_to(np.arange(times) == i, shape) for i in range(times)}
+    labels = np.asarray(by)
+    if labels.ndim == 1 and n == times:
+        raise InputError(
+            f"`by` has {len(labels)} labels, and there are as many functions as times: give it as "
+            "(n, 1) for functions or (1, T) for times."
+        )
+    if labels.ndim == 1 and len(labels) == n:
+        labels = labels[:, None]
+    try:
+        labels = np.broadcast_to(labels, shape)
+    except ValueError:
+        raise InputError(
+            f"`by` must be labels of {n} functions, of {times} times, or ({n}, {times}); got shape "
+            f"{labels.shape}."
+        ) from None
+    return {str(name): labels == name for name in dict.fromkeys(labels.flatten().tolist())}
+
+
+def _mean(x: Numbers, there: NDArray[np.bool_]) -> Numbers:
+    """The mean over what counts of each function, (n,); NaN where nothing does."""
+    counts = there & ~np.isnan(x)
+    number = counts.sum(1)
+    total = np.where(counts, x, 0.0).sum(1)
+    found: Numbers = np.where(number > 0, total / np.maximum(number, 1), np.nan)
+    return found
+
+
+def difference_of(way: str, score: str, group: str, base: Numbers, own: Numbers) -> Difference:
+    sign = 1 if score in HIGHER else -1
+    gains = sign * (own - base)
+    known = np.isfinite(gains)
+    which, gains = np.flatnonzero(known), gains[known]
+    n, no = len(gains), math.nan
+    if not n:
+        return Difference(way, score, group, 0, no, no, no, no, "too few", no, no, ())
+    gain = float(gains.mean())
+    error = float(gains.std(ddof=1) / math.sqrt(n)) if n > 1 else math.nan
+    order = np.argsort(gains, kind="stable")
+    losers = tuple(int(which[i]) for i in order if gains[i] < 0)
+    return Difference(
+        way,
+        score,
+        group,
+        n,
+        float(base[known].mean()),
+        float(own[known].mean()),
+        gain,
+        error,
+        answer_of(gain, error, n),
+        least_shown(error, n),
+        float((gains > 0).mean()),
+        losers,
+    )
+
+
+def answer_of(gain: float, error: float, n: int) -> Answer:
+    """Whether a mean difference of n functions says anything."""
+    if n < FEWEST:
+        return "too few"
+    if abs(gain) <= float(stdtrit(n - 1, (1 + SURE) / 2)) * error:
+        return "no difference"
+    return "helps" if gain > 0 else "harms"
+
+
+def least_shown(error: float, n: int) -> float:
+    """The difference that n functions would show with probability `POWER`."""
+    if n < 2:
+        return math.nan
+    ends = (float(stdtrit(n - 1, p)) for p in ((1 + SURE) / 2, POWER))
+    return sum(ends) * error
+
+
+def _plain(x: Numbers) -> list[Any]:
+    """Numbers for JSON, which has no NaN."""
+    wide = x.astype(object)
+    wide[~np.isfinite(x)] = None
+    found: list[Any] = wide.tolist()
+    return found
+
+
+def _numbers(x: list[Any]) -> Numbers:
+    return np.array(x, dtype=object).astype(float)

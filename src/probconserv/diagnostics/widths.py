@@ -1,0 +1,289 @@
+"""Intervals of a width that held-out functions ask for, whatever the field and its laws."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from ..fields.gaussian import Field, check_level
+from ..fields.state import Prediction, State, as_field
+from ..support import checks as check
+from ..support.complete_files import check_folder, complete
+from ..support.errors import InputError
+from .comparison import Groups, groups_of
+
+FORMAT = "probconserv widths 1"
+
+
+@dataclass(frozen=True)
+class Widths:
+    """Factors for the half widths of intervals. `conformal` makes it.
+
+    For a new function exchangeable with the n that it was made of, a point picked at random lies
+    inside with probability at least `level`, over the choice of all n + 1 functions. Other
+    functions, such as those outside the range of these, have no such promise. Nor has each single
+    set of n functions: see `realised`.
+
+    Attributes
+    ----------
+    level : float
+        The probability.
+    factors : dict of float
+        By group, or by field and group of a state; infinite where there are too few functions.
+    counts : dict of int
+        How many functions each group had.
+    """
+
+    level: float
+    factors: Mapping[str, float]
+    counts: Mapping[str, int]
+    by_time: bool = False
+
+    @property
+    def needed(self) -> int:
+        """How many functions a finite width takes."""
+        return fewest(self.level)
+
+    def realised(self, group: str = "all") -> tuple[float, float]:
+        """The range in which the share inside lies for nine of ten sets of as many functions.
+
+        Of one number for each function; of many points of each function it is narrower.
+
+        Parameters
+        ----------
+        group : str
+            One of `factors`.
+
+        Returns
+        -------
+        tuple of two floats
+            The 5 % and the 95 % point; (1, 1) where the width is infinite.
+        """
+        check.choice("group", group, self.counts)
+        n = self.counts[group]
+        k = math.ceil(self.level * (n + 1))
+        if k > n:
+            return 1.0, 1.0
+        low, high = (float(betaincinv(k, n + 1 - k, p)) for p in (0.05, 0.95))
+        return low, high
+
+    @property
+    def statement(self) -> str:
+        """What the widths promise, in words."""
+        lines = []
+        for name, factor in self.factors.items():
+            n = self.counts[name]
+            where = "" if name == "all" else f" ({name})"
+            if math.isinf(factor):
+                lines.append(
+                    f"{n} functions{where} allow no {self.level:.0%} interval: it takes at least "
+                    f"{self.needed}."
+                )
+                continue
+            low, high = self.realised(name)
+            lines.append(
+                f"half widths x {factor:.3g}{where}: a point of a function like these {n} lies "
+                f"inside with probability {self.level:.0%} or more; from one set of {n} functions "
+                f"to another the share is some {low:.0%} to {high:.0%}."
+            )
+        return "\n".join(lines)
+
+    def interval(self, field: Prediction | State, by: Groups = None) -> Any:
+        """The interval of each point of a new field, made as the old ones were.
+
+        Parameters
+        ----------
+        field : Field, State, or what `as_field` takes, shape (n, T, M)
+            What `condition` or a `Way` returned.
+        by : array of labels
+            The groups, if `conformal` was given labels; times are known by themselves.
+
+        Returns
+        -------
+        tuple of two Tensor; of a state a dict of them
+            The lower and the upper end.
+        """
+        if isinstance(field, State):
+            return {name: self._ends(part, f"{name}: ", by) for name, part in field.fields.items()}
+        return self._ends(as_field(field), "", by)
+
+    def _ends(self, field: Field, prefix: str, by: Groups) -> tuple[Tensor, Tensor]:
+        low, high = field.interval(self.level)
+        mean = field.mean
+        dims = _dims_of(field)
+        shape = field.shape[0], field.shape[-1 - dims]
+        labels: Groups = "time" if self.by_time else by
+        factor = torch.ones(shape, dtype=torch.float64)
+        for name, there in groups_of(labels, shape).items():
+            check.choice("by", f"{prefix}{name}", self.factors)
+            factor[torch.from_numpy(there.copy())] = self.factors[f"{prefix}{name}"]
+        factor = factor.to(mean)
+        factor = factor.reshape(
+            shape[0], *[1] * (len(field.shape) - dims - 2), shape[1], *[1] * dims
+        )
+        return mean - _times(factor, mean - low), mean + _times(factor, high - mean)
+
+    def save(self, path: str | Path) -> None:
+        """Keeps it as JSON, which `Widths.load` reads.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        """
+        place = check.path("path", path)
+        check_folder("path", place)
+        words = {"format": FORMAT, **asdict(self)}
+        words["factors"] = {k: x if math.isfinite(x) else None for k, x in self.factors.items()}
+        with complete(place) as part:
+            part.write_text(json.dumps(words, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Widths":
+        """What `save` kept.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+
+        Returns
+        -------
+        Widths
+            The same.
+
+        Raises
+        ------
+        InputError
+            If the file is none of these.
+        """
+        place = check.path("path", path)
+        try:
+            words = json.loads(place.read_text())
+            if words.pop("format") != FORMAT:
+                raise ValueError("another format")
+            factors = {k: math.inf if x is None else x for k, x in words.pop("factors").items()}
+            return cls(factors=factors, **words)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"`path`: {place} holds no widths that `save` kept.") from error
+
+
+@torch.no_grad()
+def conformal(
+    field: Prediction | State,
+    truth: Any,
+    level: float = 0.9,
+    *,
+    by: Groups = None,
+    where: Any = None,
+) -> Widths:
+    """Factors that make intervals hold their probability, from held-out functions.
+
+    What an interval misses is measured in its own half widths, from the mean. The factor is the
+    quantile of these numbers over all points, with the same weight for each function and one
+    function more, infinitely far off::
+
+        smallest q with (1 / (n + 1)) sum_i (share of points of function i within q) >= level
+
+    Parameters
+    ----------
+    field : Field, State, or what `as_field` takes, shape (n, T, M)
+        Whatever will be used: a prediction, or what laws made of it. n functions are axis 0.
+    truth : array; of a state a dict of arrays
+        What came true.
+    level : float
+        The probability, between 0 and 1.
+    by : "time", or an array of labels
+        Factors for each time, or for groups as in `Comparison.difference`: the promise then holds
+        in each.
+    where : array of bool; of a state a dict of arrays
+        True where a point counts.
+
+    Returns
+    -------
+    Widths
+        Infinite where n < level / (1 - level): a 90 % interval takes 9 functions.
+
+    Raises
+    ------
+    InputError
+        If the field has no axis of functions before time and space, or `truth` does not fit.
+
+    Examples
+    --------
+    >>> rng = torch.Generator().manual_seed(0)
+    >>> truth = torch.randn(50, 1, 20, generator=rng, dtype=torch.float64)
+    >>> widths = conformal((torch.zeros_like(truth), 0.25), truth)  # half of the true std
+    >>> round(widths.factors["all"], 1)
+    2.1
+    """
+    given: Any = field if isinstance(field, State) else as_field(field)
+    p = check_level(level)
+    factors: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for name, part in zip(given.names, given.parts, strict=True):
+        misses = _misses(part, truth[name] if name else truth, p)
+        own = where.get(name) if name and where is not None else where
+        there = check.mask(torch.tensor(True) if own is None else own).expand(part.shape)
+        dims = _dims_of(part)
+        shape = part.shape[0], part.shape[-1 - dims]
+        misses, there = (_in_functions(x.cpu(), shape, dims) for x in (misses, there))
+        for group, counted in groups_of(by, shape).items():
+            used = there & torch.from_numpy(counted.copy())[:, None, :, None]
+            each = [m[t].numpy() for m, t in zip(misses, used, strict=True) if bool(t.any())]
+            key = f"{name}: {group}" if name else group
+            factors[key], counts[key] = _quantile(each, p), len(each)
+    return Widths(p, factors, counts, isinstance(by, str))
+
+
+def fewest(level: float) -> int:
+    """How many functions an interval of this probability takes."""
+    return math.ceil(level / (1 - level) - 1e-9)
+
+
+def _dims_of(field: Field) -> int:
+    """How many last axes are space: all but functions and time of a field (n, T, ...)."""
+    if len(field.shape) < 3:
+        raise InputError(
+            "`field` must have axes of functions, times and space, (n, T, ...); got "
+            f"{tuple(field.shape)}. With one time give it an axis of length 1."
+        )
+    return len(field.shape) - 2
+
+
+def _in_functions(x: Tensor, shape: tuple[int, int], dims: int) -> Tensor:
+    """(n, ..., T, *space) to (n, others, T, points)."""
+    return x.reshape(shape[0], -1, shape[1], math.prod(x.shape[x.ndim - dims :]))
+
+
+def _misses(field: Field, truth: Any, level: float) -> Tensor:
+    """How far the truth lies from the mean, in half widths of its side."""
+    u = check.tensor("truth", truth, like=field.mean, of="the field")
+    check.broadcasts("truth", u, field.shape, "the field")
+    mean, (low, high) = field.mean.double(), (x.double() for x in field.interval(level))
+    away = u.double() - mean
+    half = torch.where(away > 0, high - mean, mean - low)
+    return torch.where(away == 0, 0.0, away.abs() / half)  # infinite where nothing was to vary
+
+
+def _times(factor: Tensor, half: Tensor) -> Tensor:
+    return torch.where(half == 0, 0.0, factor * half)
+
+
+def _quantile(each: list[Any], level: float) -> float:
+    """Of points of n functions with weight 1 / (n + 1) for each function, and one at infinity."""
+    n = len(each)
+    if n < fewest(level):
+        return math.inf
+    values = np.concatenate(each)
+    weights = np.concatenate([np.full(len(x), 1 / (len(x) * (n + 1))) for x in each])
+    order = np.argsort(values)
+    reached = np.searchsorted(weights[order].cumsum(), level - 1e-12)
+    return float(values[order][reached]) if reached < len(values) else math.inf
