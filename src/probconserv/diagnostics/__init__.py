@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from .diagnosis import Diagnosis as Diagnosis
     from .fronts import FrontPosition as FrontPosition
     from .fronts import front_position as front_position
+    from .intervals import Conformal as Conformal
+    from .intervals import conformal as conformal
     from .metrics import Scores as Scores
     from .metrics import best as best
     from .metrics import crps as crps
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from .select import Choice as Choice
     from .ways import Way as Way
     from .ways import names_of as names_of
-    from .widths import Widths as Widths
-    from .widths import conformal as conformal
 else:  # when asked for: files read `causes` of this room without torch
     PLACES = {
         **dict.fromkeys(("FrontPosition", "front_position"), "fronts"),
@@ -28,7 +28,7 @@ else:  # when asked for: files read `causes` of this room without torch
         **dict.fromkeys(("learned_noise", "quadrature_noise"), "noise"),
         **dict.fromkeys(("Comparison", "Difference", "Reach"), "comparison"),
         **dict.fromkeys(("Way", "names_of"), "ways"),
-        **dict.fromkeys(("Widths", "conformal"), "widths"),
+        **dict.fromkeys(("Conformal", "conformal"), "intervals"),
         "Choice": "select",
         "Diagnosis": "diagnosis",
     }

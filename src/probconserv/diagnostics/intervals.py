@@ -19,11 +19,11 @@ from ..support.complete_files import check_folder, complete
 from ..support.errors import InputError
 from .comparison import Groups, groups_of
 
-FORMAT = "probconserv widths 1"
+FORMAT = "probconserv conformal 1"
 
 
 @dataclass(frozen=True)
-class Widths:
+class Conformal:
     """Factors for the half widths of intervals. `conformal` makes it.
 
     For a new function exchangeable with the n that it was made of, a point picked at random lies
@@ -131,7 +131,7 @@ class Widths:
         return mean - _times(factor, mean - low), mean + _times(factor, high - mean)
 
     def save(self, path: str | Path) -> None:
-        """Keeps it as JSON, which `Widths.load` reads.
+        """Keeps it as JSON, which `Conformal.load` reads.
 
         Parameters
         ----------
@@ -146,7 +146,7 @@ class Widths:
             part.write_text(json.dumps(words, indent=2) + "\n")
 
     @classmethod
-    def load(cls, path: str | Path) -> "Widths":
+    def load(cls, path: str | Path) -> "Conformal":
         """What `save` kept.
 
         Parameters
@@ -156,7 +156,7 @@ class Widths:
 
         Returns
         -------
-        Widths
+        Conformal
             The same.
 
         Raises
@@ -172,7 +172,7 @@ class Widths:
             factors = {k: math.inf if x is None else x for k, x in words.pop("factors").items()}
             return cls(factors=factors, **words)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"`path`: {place} holds no widths that `save` kept.") from error
+            raise InputError(f"`path`: {place} holds no factors that `save` kept.") from error
 
 
 @torch.no_grad()
@@ -183,7 +183,7 @@ def conformal(
     *,
     by: Groups = None,
     where: Any = None,
-) -> Widths:
+) -> Conformal:
     """Factors that make intervals hold their probability, from held-out functions.
 
     What an interval misses is measured in its own half widths, from the mean. The factor is the
@@ -208,7 +208,7 @@ def conformal(
 
     Returns
     -------
-    Widths
+    Conformal
         Infinite where n < level / (1 - level): a 90 % interval takes 9 functions.
 
     Raises
@@ -220,8 +220,8 @@ def conformal(
     --------
     >>> rng = torch.Generator().manual_seed(0)
     >>> truth = torch.randn(50, 1, 20, generator=rng, dtype=torch.float64)
-    >>> widths = conformal((torch.zeros_like(truth), 0.25), truth)  # half of the true std
-    >>> round(widths.factors["all"], 1)
+    >>> found = conformal((torch.zeros_like(truth), 0.25), truth)  # half of the true std
+    >>> round(found.factors["all"], 1)
     2.1
     """
     given: Any = field if isinstance(field, State) else as_field(field)
@@ -240,7 +240,7 @@ def conformal(
             each = [m[t].numpy() for m, t in zip(misses, used, strict=True) if bool(t.any())]
             key = f"{name}: {group}" if name else group
             factors[key], counts[key] = _quantile(each, p), len(each)
-    return Widths(p, factors, counts, isinstance(by, str))
+    return Conformal(p, factors, counts, isinstance(by, str))
 
 
 def fewest(level: float) -> int:
