@@ -70,7 +70,7 @@ $(LIGHTNING)/ready: pyproject.toml
 	touch $@
 
 TESTBED := build/exponax
-testbed-data: $(TESTBED)/ready  # eight equations into build/testbed, and how well each law holds; two minutes and 0.8 GB
+testbed-data: $(TESTBED)/ready  # eight equations into build/testbed, and how well each law holds; two minutes and 0.7 GB
 	$(TESTBED)/bin/python benchmarks/testbed/data.py
 	$(TESTBED)/bin/python benchmarks/testbed/laws.py
 

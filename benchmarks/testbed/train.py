@@ -189,7 +189,7 @@ def scores(emulator: Emulator, found: dict[str, Tensor], data: dict[str, Tensor]
 
 def store(found: dict[str, Tensor], emulator: Emulator, facts: dict, path: Path) -> list[Path]:
     """Writes one file, or one more for each test set if it would be too large."""
-    tensors = {key: u.float().cpu().contiguous() for key, u in found.items()}
+    tensors = {key: u.cpu().contiguous() for key, u in found.items()}
     weights = {
         f"weights.{k}": u.detach().cpu().contiguous() for k, u in emulator.state_dict().items()
     }
