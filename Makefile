@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE =  # or every worker and every command of the tests compiles all sources again
 
 .PHONY: demo test test-seeds test-kernels test-adapters test-lightning check types style tests docs play \
-	fuzz fuzz-loop bench bench-peers clean
+	fuzz fuzz-loop bench bench-peers testbed-data clean
 
 demo: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 # Threads that spin while they wait take twice as long where the processor has other work.
@@ -67,6 +67,16 @@ test-lightning: $(LIGHTNING)/ready  # the layer inside Lightning; a minute and 1
 $(LIGHTNING)/ready: pyproject.toml
 	$(PYTHON) -m venv $(LIGHTNING)
 	$(LIGHTNING)/bin/python -m pip install --quiet --editable . pytest hypothesis torch==2.13.0 lightning==2.6.6
+	touch $@
+
+TESTBED := build/exponax
+testbed-data: $(TESTBED)/ready  # eight equations into build/testbed, and how well each law holds; two minutes and 0.7 GB
+	$(TESTBED)/bin/python benchmarks/testbed/data.py
+	$(TESTBED)/bin/python benchmarks/testbed/laws.py
+
+$(TESTBED)/ready:
+	$(PYTHON) -m venv $(TESTBED)
+	$(TESTBED)/bin/python -m pip install --quiet exponax==0.1.0 equinox==0.13.8 jax==0.10.2 jaxlib==0.10.2 numpy==2.4.6
 	touch $@
 
 docs: $(VENV)/ready  # the site, in build/site; no warning, and no network but for npm
