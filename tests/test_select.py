@@ -98,6 +98,15 @@ def test_every_field_can_be_given(kind, rng):
     assert choice.honest.answer == "helps"
 
 
+def test_draws_keep_the_variance_that_was_given(rng):
+    """Their scale was taken for the smallest: all were as good, none was tried."""
+    truth, mean, law = problem(rng, 20, 1)
+    field = pc.Diagonal(mean, 0.09)
+    choice = pc.select(field, truth, law, pc.bounds(low=-9.0), ways=[Way()], draws=20)
+    assert choice.way.how == "condition"
+    assert choice.way.scale == 1
+
+
 def test_points_that_do_not_count_have_no_part(rng):
     truth, mean, law = problem(rng, 20)
     there = torch.ones(9, dtype=torch.bool)

@@ -34,6 +34,7 @@ def compare(
     scores: Mapping[str, Score] | None = None,
     space_dims: int | None = None,
     samples: int = PAIRS,
+    draws: int = 100,
     generator: torch.Generator | None = None,
 ) -> Comparison:
     """Whether laws help, on predictions whose truth is known: each way beside no law.
@@ -64,6 +65,8 @@ def compare(
         How many last axes are space. If it is not given, as many as the laws read.
     samples : int
         How many pairs of draws the energy score is computed from.
+    draws : int
+        How many draws `condition` makes, where there are inequalities.
     generator : torch.Generator
         The source of the random numbers. If it is not given, one with seed 0.
 
@@ -98,7 +101,7 @@ def compare(
                 "one time give it an axis of length 1."
             )
     check.generator(generator)
-    tried: Mapping[str, Use] = usual_ways(given, laws) if ways is None else ways
+    tried: Mapping[str, Use] = usual_ways(given, laws, draws) if ways is None else ways
     tried = {"no law": Way("none"), **tried}
     base: Any = None
     found: dict[str, dict[str, Numbers]] = {}

@@ -58,7 +58,7 @@ class Choice:
     @property
     def verdict(self) -> str:
         """What was chosen and what it is worth, in words."""
-        if self.way == Way("none"):
+        if self.way.how == "none" and self.way.scale == 1:
             return (
                 f"no law: of {len(self.scores)} ways none is better by more than a standard error "
                 f"over {self.honest.count} functions."
@@ -81,6 +81,7 @@ def select(
     ways: Sequence[Way] | None = None,
     where: Any = None,
     folds: int = 5,
+    draws: int = 100,
     generator: torch.Generator | None = None,
 ) -> Choice:
     """The way to use laws, and the variance, that held-out data ask for.
@@ -107,6 +108,8 @@ def select(
         True where a point counts.
     folds : int
         Of how many parts one is left out at a time for `honest`.
+    draws : int
+        How many draws `condition` makes, where there are inequalities.
     generator : torch.Generator
         The source of draws, where there are inequalities, and of the folds. If it is not given,
         one with seed 0.
@@ -143,7 +146,7 @@ def select(
             f"`folds` must be at least 2, with two functions in each; got {folds!r:.20} for {n} "
             "functions."
         )
-    cards = usual_candidates(given, laws) if ways is None else [Way("none"), *ways]
+    cards = usual_candidates(given, laws, draws) if ways is None else [Way("none"), *ways]
     scores, kept, failed = [], [], {}
     for card in cards:
         try:
@@ -163,7 +166,9 @@ def select(
     return _choice(kept, table, failed, score, folds, rng)
 
 
-def usual_candidates(prediction: Field | State, laws: Sequence[AnyLaw]) -> list[Way]:
+def usual_candidates(
+    prediction: Field | State, laws: Sequence[AnyLaw], draws: int = 100
+) -> list[Way]:
     """No law, then those with laws."""
     names = names_of(laws)
     subsets: list[tuple[str, ...]] = [(name,) for name in names]
@@ -184,7 +189,7 @@ def usual_candidates(prediction: Field | State, laws: Sequence[AnyLaw]) -> list[
         cards += [Way(laws=subset, noise=noise) for noise in NOISES]
         cards += [Way(laws=subset, noise=1.0, common=COMMON[-1])] * independent
         cards += [Way(laws=subset, inflated=True)]
-    return cards
+    return [replace(card, draws=draws) for card in cards]
 
 
 def _choice(
@@ -268,18 +273,20 @@ def _of_field(field: Field, u: Tensor, counts: Tensor, goal: str) -> Tensor:
     away = u.double() - field.mean.double()
     if goal == "RMSE":
         return average(away.square()).sqrt().expand(len(SCALES), -1)
-    if isinstance(field, FieldDraws):  # of draws no scale is known
+    if isinstance(field, FieldDraws):  # another scale would be another solve
         if goal == "LL":
             raise InputError("`score`: draws within inequalities have no density; use CRPS.")
-        return average(field.crps(u).double()).expand(len(SCALES), -1)
+        found = torch.full((len(SCALES), len(u)), math.inf, dtype=torch.float64, device=u.device)
+        found[SCALES.index(1.0)] = average(field.crps(u).double())
+        return found
     std = field.std.double()
-    found = []
+    each = []
     for scale in SCALES:
         wide, moves = scale * std, std > 0
         z = away / torch.where(moves, wide, 1.0)
         if goal == "CRPS":
-            found.append(average(torch.where(moves, wide * crps(z), away.abs())))
+            each.append(average(torch.where(moves, wide * crps(z), away.abs())))
         else:
             density = z.square() / 2 + torch.where(moves, wide, 1.0).log()
-            found.append(average(torch.where(moves, density, 0.0)) + math.log(2 * math.pi) / 2)
-    return torch.stack(found)
+            each.append(average(torch.where(moves, density, 0.0)) + math.log(2 * math.pi) / 2)
+    return torch.stack(each)

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -63,6 +63,8 @@ class Way:
     points : {"given", "independent", "moments"}
         Whether the prediction is taken as it is, as independent points, or, of a mixture, as the
         one Gaussian with its mean and covariance.
+    draws : int
+        How many draws, where there are inequalities.
 
     Examples
     --------
@@ -79,11 +81,13 @@ class Way:
     noise: float = 0.0
     inflated: bool = False
     points: Points = "given"
+    draws: int = 100
 
     def __post_init__(self) -> None:
         check.choice("how", self.how, HOWS)
         check.choice("points", self.points, POINTS)
         check.between("common", self.common, 0, 1)
+        check.samples(self.draws, "draws")
         if not _is_number(self.scale) or self.scale <= 0:
             raise InputError(f"`scale` must be a number above 0; got {self.scale!r}.")
         if not _is_number(self.noise) or self.noise < 0:
@@ -119,7 +123,7 @@ class Way:
             found: Any = project(prior, *chosen)
             return found
         given = [noisier(prior, law, self.noise) for law in chosen] if self.noise else chosen
-        return condition(prior, *given, generator=generator)
+        return condition(prior, *given, draws=self.draws, generator=generator)
 
     def chosen(self, laws: Sequence[AnyLaw]) -> list[AnyLaw]:
         """The laws that it uses."""
@@ -242,7 +246,9 @@ def names_of(laws: Sequence[AnyLaw]) -> list[str]:
     return names
 
 
-def usual_ways(prediction: Field | State, laws: Sequence[AnyLaw]) -> dict[str, Way]:
+def usual_ways(
+    prediction: Field | State, laws: Sequence[AnyLaw], draws: int = 100
+) -> dict[str, Way]:
     """The ways that `compare` tries: each law alone, all, by least squares, and widened first."""
     names, ways = names_of(laws), {"no law": Way("none")}
     if not laws:
@@ -259,7 +265,7 @@ def usual_ways(prediction: Field | State, laws: Sequence[AnyLaw]) -> dict[str, W
         ways["condition as independent points"] = Way(points="independent")
     if any(has_value(law) for law in laws):
         ways["inflate and condition"] = Way(inflated=True)
-    return ways
+    return {name: replace(way, draws=draws) for name, way in ways.items()}
 
 
 def is_exact(law: AnyLaw) -> bool:
