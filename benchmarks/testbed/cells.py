@@ -75,6 +75,8 @@ def rolled_out(folder: Path) -> Iterator[Cell]:
     """Rollouts of ensembles of five networks that make one step at a time."""
     for name in EQUATIONS:
         for model in ARCHITECTURES:
+            if not list(folder.glob(f"{name}-{model}.safetensors")):
+                continue
             run = read(folder, name, model)
             for key, where in (("test", "in"), ("beyond", "beyond")):
                 members, truth = (

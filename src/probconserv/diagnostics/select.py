@@ -15,6 +15,7 @@ from ..conditioning.condition import AnyLaw
 from ..conditioning.draws import FieldDraws
 from ..fields.gaussian import Diagonal, Field
 from ..fields.state import Prediction, State, as_field
+from ..laws.inequalities import Inequality
 from ..support import checks as check
 from ..support.errors import ImplausibleWarning, InputError, ProbConservError
 from .comparison import Difference, difference_of
@@ -180,6 +181,8 @@ def usual_candidates(
         own = [by_name[name] for name in subset]
         valued = any(has_value(law) for law in own)
         cards.append(Way(laws=subset))
+        if any(isinstance(law, Inequality) for law in own):  # draws have no other scale afterwards
+            cards += [Way(laws=subset, scale=scale) for scale in (0.5, 2.0)]
         cards += [Way("project", laws=subset)] * all(is_exact(law) for law in own)
         if not independent:
             cards.append(Way(laws=subset, points="independent"))

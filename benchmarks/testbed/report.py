@@ -1,0 +1,106 @@
+"""What `study.py` found, as the tables of docs/research/laws_that_help.md.
+
+python benchmarks/testbed/report.py build/testbed/*.jsonl
+"""
+
+import json
+import math
+import sys
+from collections import Counter
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+DECIDES = 0.8  # standard deviations of a function's difference
+OPPOSITE = {"helps": "harms", "harms": "helps"}
+
+
+def read(paths: list[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+
+
+def group_of(cell: dict[str, Any]) -> str:
+    if cell["where"] == "beyond":
+        return "beyond"
+    last = cell["source"] == "rollouts" and cell["horizon"] == "60"
+    return "rollouts of 60 steps" if last else "in range"
+
+
+def verdicts(cells: list[dict[str, Any]]) -> None:
+    """How often what 20 functions say is right."""
+    print("| | laws x cells | help | harm | no difference | contradicted | clear | said |")
+    print("|---|---|---|---|---|---|---|---|")
+    for name in ("in range", "beyond", "rollouts of 60 steps", "all"):
+        ways = [w for c in cells if name in ("all", group_of(c)) for w in c["ways"].values()]
+        true = Counter(w["true"] for w in ways)
+        wrong = sum(OPPOSITE.get(w["said"]) == w["true"] for w in ways)
+        clear = [w for w in ways if w["effect"] > DECIDES]
+        said = sum(w["said"] == w["true"] for w in clear)
+        share = said / len(clear) if clear else math.nan
+        counts = " | ".join(str(true[a]) for a in ("helps", "harms", "no difference"))
+        print(f"| {name} | {len(ways)} | {counts} | {wrong} | {len(clear)} | {share:.0%} |")
+
+
+def selected(cells: list[dict[str, Any]]) -> None:
+    """What the selected way is worth."""
+    print(
+        "\n| | cells | no law chosen | CRPS / no law | / no law scaled | worse by three errors "
+        "| 90 % intervals: no law | chosen | conformal |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for name in ("in range", "beyond", "rollouts of 60 steps", "all"):
+        own = [c for c in cells if name in ("all", group_of(c))]
+        none = sum(c["chosen"].startswith("no law") for c in own)
+        ratio, scaled = mean(c["ratio"] for c in own), mean(c["ratio"] / c["scaled"] for c in own)
+        worse = sum(c["chosen_gain"] < -3 * c["chosen_error"] for c in own)
+        shares = (mean(c[key] for c in own) for key in ("coverage", "chosen_coverage", "conformal"))
+        inside = " | ".join(f"{x:.0%}" for x in shares)
+        print(f"| {name} | {len(own)} | {none} | {ratio:.3f} | {scaled:.3f} | {worse} | {inside} |")
+
+
+def by_equation(cells: list[dict[str, Any]]) -> None:
+    """Where laws help: the change of CRPS and how much of the error laws can reach."""
+    print("\n| equation | law | where | cells | helps | harms | CRPS, median | reach, median |")
+    print("|---|---|---|---|---|---|---|---|")
+    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for c in cells:
+        for way, found in c["ways"].items():
+            key = f"{c['source']}: {c['equation']}", way, c["where"]
+            rows.setdefault(key, []).append(found)
+    for key, found in sorted(rows.items()):
+        true = Counter(w["true"] for w in found)
+        change = median(-w["gain"] for w in found)
+        reach = median(w["reach"] for w in found)
+        print(
+            f"| {' | '.join(key)} | {len(found)} | {true['helps']} | {true['harms']} "
+            f"| {change:+.1%} | {reach:.0%} |"
+        )
+
+
+def main() -> None:
+    found = read(sys.argv[1:])
+    cells = [c for c in found if "useless" not in c]
+    print(f"{len(cells)} cells, {len(found) - len(cells)} left out as useless\n")
+    verdicts(cells)
+    selected(cells)
+    by_equation(cells)
+    print("\nfailed:", Counter(f for c in cells for f in c["failed"]))
+    for c in cells:
+        if c["chosen_gain"] < -3 * c["chosen_error"]:
+            print(c["cell"], c["chosen"], c["chosen_gain"], c["chosen_error"])
+        for way, w in c["ways"].items():
+            if OPPOSITE.get(w["said"]) == w["true"]:
+                print(
+                    "contradicted:",
+                    c["cell"],
+                    way,
+                    w["said"],
+                    w["said_gain"],
+                    w["true"],
+                    w["gain"],
+                    w["error"],
+                )
+
+
+if __name__ == "__main__":
+    main()
