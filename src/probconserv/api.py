@@ -21,6 +21,7 @@ from .conditioning.posterior import Posterior as Posterior
 from .diagnostics.diagnose import diagnose as diagnose
 from .diagnostics.inflate import inflate as inflate
 from .diagnostics.metrics import evaluate as evaluate
+from .diagnostics.rollouts import rollout as rollout
 from .fields.dense import Dense as Dense
 from .fields.ensemble import Ensemble as Ensemble
 from .fields.gaussian import Diagonal as Diagonal
