@@ -61,7 +61,7 @@ def coverage(run, states):
 @pytest.mark.parametrize("keep", [False, True])
 def test_intervals_hold_what_they_say_at_every_step(c, p, keep):
     rng, n, steps = generator(1), 200, 60
-    errors = StepErrors.learned(model, truth(lasting(100, 20, c, p, rng), keep=keep))
+    errors = StepErrors.learned(model, truth(lasting(200, 20, c, p, rng), keep=keep))
     states = truth(lasting(n, steps, c, p, rng), keep=keep)
     laws = TOTAL if keep else ()
     start = START.expand(n, N)
@@ -83,12 +83,12 @@ def test_without_steps_in_a_row_intervals_beyond_the_first_step_are_too_narrow()
 def test_members_spread_as_the_closed_form_says():
     """u_k = a u_{k-1} + e_k with errors of correlation c: the variance is a double sum."""
     rng, c, a, steps = generator(3), 0.8, 0.95, 12
-    errors = StepErrors(lasting(200, 20, c, 0.0, rng))
+    errors = StepErrors(lasting(600, 20, c, 0.0, rng))
     run = pc.rollout(lambda u: a * u, START, (), steps, members=2000, errors=errors, generator=rng)
     each = range(steps)
     wanted = 0.05**2 * sum(a ** (i + j) * c ** abs(i - j) for i in each for j in each)
     found = run.members[:, -1].var(0).mean()
-    assert float(found) == pytest.approx(wanted, rel=0.08)
+    assert float(found) == pytest.approx(wanted, rel=0.1)
 
 
 @pytest.mark.parametrize(("c", "p"), [(0.0, 0.0), (0.8, 0.0), (0.0, 0.5), (0.6, 0.3)])
@@ -143,7 +143,7 @@ def test_residuals_on_a_ring_are_as_likely_anywhere():
 
 LAWS = {
     "linear": [TOTAL],
-    "two": [TOTAL, pc.weighted_sum([1.0] * 3 + [0.0] * 13, 3.5)],
+    "two": [TOTAL, pc.weighted_sum([1.0, 0.0] * 8, 8.0)],
     "nonlinear": [TOTAL, pc.nonlinear(lambda u: u.square().sum(), float(START.square().sum()))],
     "bounds": [TOTAL, pc.bounds(low=0.45, high=1.6)],
     "limit": [pc.at_most(pc.nonlinear(lambda u: u.square().sum(), 15.0)), pc.bounds(low=0.4)],
@@ -166,10 +166,10 @@ def broken(law, u):
 def test_every_member_obeys_at_every_step(name, learned):
     rng, steps = generator(11), 4
     errors = StepErrors(lasting(30, 5, 0.5, 0.0, rng)) if learned else None
-    start = START if learned else pc.Ensemble(START + smooth(6, rng=rng))
-    members = 6 if learned else None
+    start = START if learned else pc.Ensemble(START + smooth(16, rng=rng))
+    members = 16 if learned else None
     run = pc.rollout(model, start, LAWS[name], steps, members=members, errors=errors, generator=rng)
-    assert run.members.shape == (6, steps + 1, N)
+    assert run.members.shape == (16, steps + 1, N)
     assert run.stopped == ""
     assert run.left_out == ()
     for law in LAWS[name]:
@@ -217,7 +217,7 @@ def test_a_source_that_depends_on_each_member_is_its_own_law():
     for k in range(1, 5):
         wanted = total[:, k - 1] - 0.01 * first[:, k - 1] + 0.5 * (k == 2)
         torch.testing.assert_close(total[:, k], wanted)
-    assert float(total[:, -1].std()) > 0.5
+    assert float(total[:, -1].std()) > 0.05
 
 
 def test_a_law_with_noise_is_met_up_to_draws_of_it():
@@ -289,12 +289,12 @@ def test_a_member_that_blows_up_is_left_out_and_two_must_remain():
 
 
 def test_of_several_solutions_a_member_is_left_out_where_it_is_lost():
-    members = START + smooth(5, 3, rng=generator(18))
+    members = START + 0.1 * smooth(5, 3, rng=generator(18))
     members[1, 2] += 1
     with pytest.warns(pc.ImplausibleWarning, match=r"step 2: member \(1, 2\) is not plausible, as"):
         run = pc.rollout(
             lambda u: 1.1 * u, pc.Ensemble(members, batch_dims=1), (), 3, batch_dims=1,
-            plausible=lambda u: u.amax(-1) < 2.8,
+            plausible=lambda u: u.amax(-1) < 2.9,
         )  # fmt: skip
     left = run.members[:, :, -1].isfinite().all(-1)
     assert left.sum() == 14

@@ -13,16 +13,17 @@ if TYPE_CHECKING:
     from .metrics import table as table
     from .noise import learned_noise as learned_noise
     from .noise import quadrature_noise as quadrature_noise
-    from .rollouts import Corrected as Corrected
     from .rollouts import Rollout as Rollout
     from .step_errors import StepErrors as StepErrors
+    from .stepping import Corrected as Corrected
 else:  # when asked for: files read `causes` of this room without torch
     PLACES = {
         **dict.fromkeys(("FrontPosition", "front_position"), "fronts"),
         **dict.fromkeys(("Scores", "best", "crps", "table"), "metrics"),
         **dict.fromkeys(("learned_noise", "quadrature_noise"), "noise"),
-        **dict.fromkeys(("Corrected", "Rollout"), "rollouts"),
+        "Corrected": "stepping",
         "Diagnosis": "diagnosis",
+        "Rollout": "rollouts",
         "StepErrors": "step_errors",
     }
 

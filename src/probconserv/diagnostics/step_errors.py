@@ -39,6 +39,7 @@ LOOKED_AT = 512  # residuals, rolled ones among them, that directions are found 
 LEAST_SIZE = 0.01  # of the root mean square of a field: no point counts as smaller
 FADING = torch.linspace(0, 0.995, 200, dtype=torch.float64)  # values of c that are tried
 IN_A_ROW = 4  # steps, and trajectories, that tell what lasts from what fades
+EXACT = 1e-12  # of a variance: what is less is rounding
 LEVEL = 0.9  # of the intervals that are looked at
 
 
@@ -130,10 +131,13 @@ class StepErrors(Kept):
         alike = [x / s for x, s in zip(away, scale, strict=True)]
         self.persistence, self.lasting = _correlation(alike, bias)
         self.held_out = _held_out(away, bias, self.growth(first[1]))
-        self.directions = _directions(away, scale, free, axes, sizes)
-        pairs = zip(variance, self.directions, strict=True)
-        left = [(v, (v - f.square().sum(0)).clamp_min(0)) for v, f in pairs]
-        self.rest = tuple(torch.where(d > 1e-12 * v, d, 0.0) for v, d in left)
+        found = _directions(away, scale, free, axes, sizes)
+        seen = [f.square().sum(0) for f in found]
+        above = [(s / v).nan_to_num(1.0).clamp_min(1) for s, v in zip(seen, variance, strict=True)]
+        self.directions = tuple(f / a.sqrt() for f, a in zip(found, above, strict=True))
+        left = [v - s / a for v, s, a in zip(variance, seen, above, strict=True)]
+        pairs = zip(left, variance, strict=True)
+        self.rest = tuple(torch.where(d > EXACT * v, d, 0.0) for d, v in pairs)
         self.extent: tuple[Tensor, ...] = ()  # the least and the largest number of true states
 
     @classmethod
@@ -349,22 +353,26 @@ def _directions(
 ) -> tuple[Tensor, ...]:
     """F of each field, (R, *shape): of few residuals all, of many those that move most."""
     flat = [x.flatten(0, 1) for x in away]
-    count, places = len(flat[0]), math.prod(sizes)
-    some = torch.linspace(0, count - 1, min(count, LOOKED_AT)).round().long()
-    copies = max(1, min(places, LOOKED_AT // len(some)))
+    count, places, wide = len(flat[0]), math.prod(sizes), sum(x[0].numel() for x in flat)
+    most = count if wide <= LOOKED_AT else min(count, LOOKED_AT)
+    some = torch.linspace(0, count - 1, most, dtype=torch.float64).round().long()
+    copies = max(1, min(places, LOOKED_AT // most))
     columns = []
     for x, s in zip(flat, scale, strict=True):
         at = [np.unravel_index(i * places // copies, sizes) for i in range(copies)] if axes else []
         rolled = [torch.roll(x[some], tuple(map(int, by)), axes) for by in at]
-        columns.append(torch.cat(rolled or [x[some]]) / s)
-    matrix = torch.cat([x.flatten(1) for x in columns], 1)
+        columns.append((torch.cat(rolled or [x[some]]) / s).flatten(1))
+    matrix = torch.cat(columns, 1)
     matrix = matrix * math.sqrt(count / free / len(matrix))
-    if len(matrix) > DIRECTIONS:
+    if len(matrix) > max(DIRECTIONS, wide):
+        values, vectors = torch.linalg.eigh(matrix.mT @ matrix)
+        matrix = (vectors * values.clamp_min(0).sqrt()).mT[-DIRECTIONS:]
+    elif len(matrix) > DIRECTIONS:
         vectors = torch.linalg.eigh(matrix @ matrix.mT).eigenvectors
         matrix = vectors[:, -DIRECTIONS:].mT @ matrix
     parts = matrix.split([x[0].numel() for x in flat], 1)
-    each_ = zip(parts, flat, scale, strict=True)
-    return tuple((part * s).reshape(-1, *x.shape[1:]) for part, x, s in each_)
+    each = zip(parts, flat, scale, strict=True)
+    return tuple((part * s).reshape(-1, *x.shape[1:]) for part, x, s in each)
 
 
 def _mixed(one: Fields, other: Fields, c: float) -> Fields:
