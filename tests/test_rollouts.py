@@ -432,6 +432,14 @@ ERRORS = StepErrors(normal(5, 2, N))
         ({"steps": 0}, "`steps` must be a positive whole number"),
         ({"every": 0}, "`every` must be a positive whole number"),
         ({"batch_dims": 1}, "`batch_dims` must leave an axis of the state"),
+        (
+            {
+                "state": START.expand(3, N),
+                "batch_dims": 1,
+                "laws": pc.weighted_sum(np.ones((3, N)), 1),
+            },
+            "`batch_dims` is 1, but a row of `weighted_sum` reads several solutions",
+        ),
         ({"errors": 0.1}, "`errors` must be `StepErrors`, got float"),
         ({"laws": 3.0}, "`laws` must be laws such as `integral`.* got float"),
         ({"laws": pc.monotone(axis=0)}, "`axis` of `monotone` must count from the last"),

@@ -93,8 +93,8 @@ class StepErrors(Kept):
     >>> import probconserv as pc
     >>> residuals = torch.randn(50, 10, 8, generator=torch.Generator().manual_seed(0))
     >>> errors = pc.diagnostics.StepErrors(residuals)
-    >>> errors
-    StepErrors(shape=(8,), 500 steps, persistence 0.00, lasting 0.00)
+    >>> errors.count, errors.persistence < 0.1, errors.lasting < 0.1
+    (500, True, True)
     """
 
     loose = ("bias", "directions", "rest", "extent")

@@ -245,8 +245,8 @@ class Run:
         for wrong, what in ((~finite, "not finite"), (finite & ~inside, why)):
             lost = (self.alive & wrong).nonzero().tolist()
             if lost:
-                named = ", ".join(str(i[0] if len(i) == 1 else tuple(i)) for i in lost[:5])
-                more = f" and {len(lost) - 5} more" if len(lost) > 5 else ""
+                named = ", ".join(str(i[0] if len(i) == 1 else tuple(i)) for i in lost[:NAMED])
+                more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
                 self.left_out.append(f"step {number}: member {named}{more} is {what}")
         self.alive = self.alive & finite & inside
         fewest = int(self.alive.sum(0).min())
@@ -280,7 +280,14 @@ class Run:
             name = law.label_on(self.names) if isinstance(law, Law) else law.label
             name += {1: " at least", -1: " at most"}.get(getattr(law, "side", 0), "")
             name += f" ({sum(n.startswith(name) for n in missed) + 1})" if name in missed else ""
-            own, then = (self._off(law, u)[self.alive] for u in (before, after))
+            own, then = self._off(law, before), self._off(law, after)
+            if own.shape[: self.alive.ndim] != self.alive.shape:
+                raise InputError(
+                    f"`batch_dims` is {self.dims}, but a row of `{name}` reads several solutions: "
+                    f"it has rows of shape {tuple(own.shape)} for members and solutions "
+                    f"{tuple(self.alive.shape)}."
+                )
+            own, then = own[self.alive], then[self.alive]
             missed[name], worst[name] = float(own.abs().mean()), float(own.abs().max())
             left[name] = float(then.mean())
         moves = [(y - x).double() for x, y in zip(before, after, strict=True)]
@@ -289,7 +296,8 @@ class Run:
         rms = furthest = 0.0 if prior is None else float("nan")
         if isinstance(prior, LowRank | State) and not isinstance(prior.parts[0], Diagonal):
             pairs = zip(moves, prior.parts, strict=True)
-            share = [(m.square() / p.variance).nan_to_num(0.0)[self.alive] for m, p in pairs]
+            moves_by = [(m.square(), p.variance.to(m)) for m, p in pairs]
+            share = [torch.where(v > 0, m / v, 0.0)[self.alive] for m, v in moves_by]
             every = torch.cat([s.flatten() for s in share])
             rms, furthest = float(every.mean().sqrt()), float(every.max().sqrt())
         fewest = int(self.alive.sum(0).min())
