@@ -422,7 +422,7 @@ ERRORS = StepErrors(normal(5, 2, N))
             r"`step` must return what it gets, .*returned \(20, 15\)",
         ),
         ({"step": lambda u: {"u": u}}, r"`step` must return what it gets"),
-        ({"state": 1.0}, "`state` must have an axis"),
+        ({"state": 1.0}, "`state` must have an axis of points"),
         ({"state": {}}, "`state` must be an array, or arrays by the names"),
         ({"state": START * torch.nan}, "`state` must be finite"),
         ({"state": pc.State(u=(START, 1.0))}, "`state` is a `State` that is no ensemble"),

@@ -216,8 +216,6 @@ def rollout(
     >>> low, high = run.field().interval(0.9)
     """
     check.generator(generator)
-    if not callable(step):
-        raise InputError(f"`step` must be a function, got {type(step).__name__}.")
     if errors is not None and not isinstance(errors, StepErrors):
         raise InputError(f"`errors` must be `StepErrors`, got {type(errors).__name__}.")
     if plausible is not None and not callable(plausible):
@@ -257,8 +255,8 @@ def _start(
     names, parts = parted("state", state)
     for x in parts:
         check.finite("state", x)
-        if not x.ndim:
-            raise InputError("`state` must have an axis, got a number.")
+        if not x.ndim or not x.numel():
+            raise InputError(f"`state` must have an axis of points, got shape {tuple(x.shape)}.")
     count = count or (1 if errors is None else MEMBERS)
     return names, tuple(x.detach().expand(count, *x.shape).clone() for x in parts)
 

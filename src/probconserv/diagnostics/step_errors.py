@@ -299,6 +299,8 @@ def together(names: tuple[str, ...], parts: Sequence[Any]) -> Any:
 
 def stepped(step: Step, names: tuple[str, ...], u: Fields) -> Fields:
     """States after a step, as tensors like those before it. They may hold NaN."""
+    if not callable(step):
+        raise InputError(f"`step` must be a function, got {type(step).__name__}.")
     after = step(together(names, tuple(x.clone() for x in u)))
     keys, found = parted("step(u)", after)
     own = dict(zip(keys, found, strict=True))
