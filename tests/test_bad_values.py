@@ -20,6 +20,7 @@ POST = pc.condition(FIELD, LAW)
 STATE = pc.State(u=FIELD, v=FIELD)
 MESH, LINE = pc.Mesh(y=T, x=np.arange(6.0), periodic="x"), pc.Mesh(x=np.arange(6.0))
 FLUXES = np.ones((3, 5)), np.ones((2, 5))
+ERRORS = pc.diagnostics.StepErrors(np.random.default_rng(0).normal(size=(4, 2, 5)))
 GOOD = {
     "Diagonal": (pc.Diagonal, {"mean": MEAN, "variance": 1.0}),
     "LowRank": (pc.LowRank, {"mean": MEAN, "factor": MEAN[None], "variance": 1.0, "event_dims": 1}),
@@ -114,6 +115,31 @@ GOOD = {
         pc.evaluate,
         {"field": FIELD, "truth": MEAN, "law": LAW, "samples": 2, "generator": None}
         | {"space_dims": 1},
+    ),
+    "rollout": (
+        pc.rollout,
+        {
+            "step": lambda u: u,
+            "state": MEAN,
+            "laws": LAW,
+            "steps": 1,
+            "members": 2,
+            "errors": ERRORS,
+        }
+        | {"every": 1, "batch_dims": 1, "plausible": None, "generator": None},
+    ),
+    "rollout without errors": (
+        lambda state, laws: pc.rollout(lambda u: u, state, laws, 1),
+        {"state": MEAN, "laws": LAW},
+    ),
+    "StepErrors": (
+        pc.diagnostics.StepErrors,
+        {"residuals": np.stack([MEAN, -MEAN]), "bias": True, "relative": "no", "periodic": -1},
+    ),
+    "StepErrors.learned": (
+        pc.diagnostics.StepErrors.learned,
+        {"step": lambda u: u, "truth": np.stack([MEAN, -MEAN]), "bias": True, "relative": "field"}
+        | {"periodic": (-1,)},
     ),
     "front_position": (pc.diagnostics.front_position, {"field": FIELD, "x": X}),
     "ConstraintLayer": (

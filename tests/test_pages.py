@@ -141,7 +141,11 @@ def gaussian_process(n):
 
 
 def rollout(n):
-    assert conserves(n["law"], n["u"])
+    assert conserves(n["law"], n["run"].members)
+    assert (n["high"] - n["low"])[-1].mean() > 3 * (n["high"] - n["low"])[1].mean()
+    assert min(n["errors"].held_out) > 0.8
+    gained = n["mesh"].integral(n["gains"].members.double())
+    assert float((gained[:, -1] - gained[:, 0] - 0.2).abs().max()) < 1e-12
 
 
 def emulator_drifts(n):

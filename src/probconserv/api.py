@@ -22,6 +22,7 @@ from .diagnostics.compare import compare as compare
 from .diagnostics.diagnose import diagnose as diagnose
 from .diagnostics.inflate import inflate as inflate
 from .diagnostics.metrics import evaluate as evaluate
+from .diagnostics.rollouts import rollout as rollout
 from .diagnostics.select import select as select
 from .fields.dense import Dense as Dense
 from .fields.ensemble import Ensemble as Ensemble

@@ -168,9 +168,9 @@ def condition(
     if inequalities and not curved and not sided and not point_only:
         return _condition_within(field, linear, inequalities, draws, generator)
     if isinstance(field, Mixture) and not inequalities:
-        return _condition_mixture(field, (*linear, *_for_each(curved)))
+        return _condition_mixture(field, (*linear, *for_each(curved)))
     if isinstance(field, Mixture) and not point_only:
-        given = _for_each(curved), _for_each(inequalities)
+        given = for_each(curved), for_each(inequalities)
         return _mixture_curved(field, linear, *given, draws, generator)
     if inequalities and not point_only:
         _check_draws(draws)
@@ -270,12 +270,12 @@ def _condition_curved(
     return kind(prior, found)
 
 
-def _for_each(given: Sequence[Any]) -> tuple[Any, ...]:
+def for_each(given: Sequence[Any]) -> tuple[Any, ...]:
     """Laws that are not linear and inequalities of each component of a mixture, on axis 0."""
     found = []
     for one in given:
         if isinstance(one, OneSided):
-            one = OneSided(_for_each([one.law])[0], one.side)
+            one = OneSided(for_each([one.law])[0], one.side)
         elif getattr(one, "kind", "") == "nonlinear":
             dims = one.batch_dims + 1
             one = NonlinearLaw(one.function, one.value, one.noise, dims, one.of, one.label)
@@ -474,7 +474,7 @@ def project(field: Prediction | State, *laws: AnyLaw) -> Field | State:
         "Use `condition`, which moves points as their variances say.",
     )
     if isinstance(field, Mixture):
-        return field._with(components=project(field.components, *_for_each(laws)))
+        return field._with(components=project(field.components, *for_each(laws)))
     means = _nearest(field.names, [part.mean for part in field.parts], laws)
     pairs = zip(field.parts, means, strict=True)
     return rebuilt(field, tuple(part._with_mean(mean) for part, mean in pairs))

@@ -319,31 +319,44 @@ class FieldPosterior(Posterior, Field, noun="Posterior"):
         """
         if (quick := self._solved.members()) is not None:
             return quick
-        u, root = (self._members_before(),), self._solved.way.root
-        laws, way = self._solved.laws, cast(Any, self._solved.way)
-        if all(rows.exact for rows in laws):
-            moved, _ = way.run(u)
-        else:
-            way, moved = _weighed(laws, root, u)
-        for _ in range(SETTLING):
-            if check.concrete(*moved) and exact_rows_hold(laws, moved):
-                break
-            moved = way.settle(moved, value=True)
-        return moved[0].to(self.dtype)
+        return self._moved_members()[self._number].to(self.dtype)
 
-    def _members_before(self) -> Tensor:
-        """The members that the prior was made from, in float64."""
-        prior = self.prior
-        if not isinstance(prior, LowRank) or not prior.count or len(self._solved.mean) > 1:
-            raise InputError(
-                "`members` are those of an ensemble of one field: condition "
-                "`Ensemble(members)`. Of a state, `sample` gives draws that obey the laws."
-            )
-        return prior.mean.double() + math.sqrt(len(prior.factor) - 1) * prior.factor.double()
+    def _moved_members(self) -> Fields:
+        """Of all fields of the state that this one is of."""
+        return moved_members(members_of_prior(self._state or self.prior), self._solved)
 
     def __repr__(self) -> str:
         about = ", variance estimated" if self._solved.has_estimated else ""
         return f"{super().__repr__()[:-1]}, given {', '.join(self.laws)}{about})"
+
+
+def moved_members(u: Fields, solved: Solved) -> Fields:
+    """Members of fields, each moved so that it obeys exact laws."""
+    laws, way = solved.laws, cast(Any, solved.way)
+    if all(rows.exact for rows in laws):
+        moved, _ = way.run(u)
+    else:
+        way, moved = _weighed(laws, way.root, u)
+    for _ in range(SETTLING):
+        if check.concrete(*moved) and exact_rows_hold(laws, moved):
+            break
+        moved = way.settle(moved, value=True)
+    return cast(Fields, moved)
+
+
+def members_of_prior(prior: Field | State) -> Fields:
+    """The members that a field was made from, or all fields of a state together, in float64."""
+    parts = prior.parts
+    made = all(isinstance(field, LowRank) and field.count for field in parts)
+    if not made or (len(parts) > 1 and not prior.shared):
+        raise InputError(
+            "`members` are those of an ensemble: condition `Ensemble(members)`, of a state "
+            "`Ensemble` of a dict of members. For other fields, `sample` gives draws that obey."
+        )
+    return tuple(
+        field.mean.double() + math.sqrt(len(field.factor) - 1) * field.factor.double()
+        for field in cast(Any, parts)
+    )
 
 
 def made_of_members(field: Field) -> bool:
@@ -420,6 +433,11 @@ class StatePosterior(Posterior, State, noun="Posterior"):
     def point(self) -> dict[str, Tensor]:
         """The most probable state, by name."""
         return {name: part.point for name, part in zip(self.names, self.parts, strict=True)}
+
+    def members(self) -> dict[str, Tensor]:
+        """The members of an `Ensemble` of several fields, each moved to the laws, by name."""
+        moved = self.parts[0]._moved_members()
+        return {n: u.to(p.dtype) for n, p, u in zip(self.names, self.parts, moved, strict=True)}
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """Joint draws of all fields, each of which obeys exact laws.

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from .metrics import table as table
     from .noise import learned_noise as learned_noise
     from .noise import quadrature_noise as quadrature_noise
+    from .rollouts import Rollout as Rollout
     from .select import Choice as Choice
+    from .step_errors import StepErrors as StepErrors
+    from .stepping import Corrected as Corrected
     from .ways import Way as Way
     from .ways import names_of as names_of
 else:  # when asked for: files read `causes` of this room without torch
@@ -30,7 +33,10 @@ else:  # when asked for: files read `causes` of this room without torch
         **dict.fromkeys(("Way", "names_of"), "ways"),
         **dict.fromkeys(("Conformal", "conformal"), "intervals"),
         "Choice": "select",
+        "Corrected": "stepping",
         "Diagnosis": "diagnosis",
+        "Rollout": "rollouts",
+        "StepErrors": "step_errors",
     }
 
     def __getattr__(name: str) -> object:

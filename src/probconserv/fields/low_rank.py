@@ -85,6 +85,14 @@ class LowRank(Field):
             field._take(members, rest)
         return field
 
+    @classmethod
+    def _unchecked(cls, mean: Tensor, factor: Tensor, rest: Tensor, event_dims: int) -> "LowRank":
+        """factor: with sizes of 1 where entries of a batch share it."""
+        field = cls.__new__(cls)
+        field.mean, field.factor, field.rest = mean, factor, rest
+        field.event_dims, field.bare = event_dims, False
+        return field
+
     def _look(self) -> None:
         (members,) = self._unseen
         if self._version != members._version:

@@ -215,7 +215,8 @@ def _directions_of(field: Field) -> tuple[Tensor, Tensor | None, tuple[float, Te
         if field.rounding:
             share, at_points = share + 2 * field.rounding, 2 * field.rounding * mean.abs()
         none = field.bare or not check.any_of(rest)
-        return field.factor.double(), None if none else rest, (share, at_points)
+        factor = field.factor.double().expand(-1, *field.shape)  # entries may share it
+        return factor, None if none else rest, (share, at_points)
     if isinstance(field, Dense):
         shared = field._over_event(field._root.movedim(-1, 0), 1)  # by entries of a batch, maybe
         return shared.expand(-1, *field.shape), None, (2 * math.sqrt(eps), at_points)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...fields.blocks import same_once
 from ...fields.covariances import Correlated, Fields, Independent
 from ...laws.law import Rows
 from ...laws.nonlinear import Curved
@@ -66,10 +67,13 @@ class NonlinearProblem(Node):
         if self.is_dense:
             layout = Layout(tuple(shapes), 1)
             self.directions, self.rest = _parts(root)
+            if self.directions is not None and len(self.directions) < len(self.mean):
+                self.loose = (*self.loose, "directions")
             self.fixed = _shared([self.mean[:, None, :][:, :0], *map(layout.matrix, linear)])
             if len(self.fixed) < len(self.mean):
                 self.loose = (*self.loose, "fixed")
-            self.fixed_gram = self.fixed @ self.times(self.fixed).mT
+            gram = self.fixed @ self.times(self.fixed).mT
+            self.fixed_gram = gram.expand(len(self.mean), -1, -1)
         else:
             self.root, self.linear = root, linear
 
@@ -88,7 +92,8 @@ class NonlinearProblem(Node):
         wide = v[:, None] if v.ndim == 2 else v
         total = torch.zeros_like(wide) if self.rest is None else wide * self.rest[:, None]
         if self.directions is not None:
-            total = total + (wide @ self.directions.mT) @ self.directions
+            f = self.directions[0] if len(self.directions) == 1 else self.directions
+            total = total + (wide @ f.mT) @ f
         return total[:, 0] if v.ndim == 2 else total
 
     def sizes(self, u: Tensor) -> Tensor:
@@ -364,8 +369,11 @@ def beside(each: Sequence[Tensor], axis: int) -> Tensor:
 
 
 def _parts(root: Independent | Correlated) -> tuple[Tensor | None, Tensor | None]:
-    """F (P, R, N) and D (P, N) of a covariance, None for 0."""
+    """F (P or 1, R, N) and D (P, N) of a covariance, None for 0."""
     if isinstance(root, Independent):
         return None, joined(root.variance)
-    shared = torch.stack([joined(each) for each in zip(*root.directions, strict=True)], 1)
+    own = root.directions
+    once = [same_once(f, 2, 1) for f in own if not f.requires_grad]
+    own = tuple(once) if all(f.shape[1] == 1 for f in once) and len(once) == len(own) else own
+    shared = torch.stack([joined(each) for each in zip(*own, strict=True)], 1)
     return shared, None if root.rest is None else joined(root.rest.variance)

@@ -14,7 +14,7 @@ from ...support import checks as check
 from ...support.checks import ArrayLike
 from ...support.errors import DegenerateError, InputError
 from ..draws import FieldDraws, StateDraws, between, mean_of
-from ..posterior import FieldPosterior, StatePosterior
+from ..posterior import FieldPosterior, StatePosterior, members_of_prior
 from ..recentred import check_draws
 from .importance import Weighted, weighted
 from .solved import NonlinearSolved
@@ -231,14 +231,17 @@ class NonlinearPosterior(KeptAsDraws, FieldPosterior, noun="Posterior"):
 
         They spread less than `variance` says where `shrinkage` took part of it as independent.
         """
-        u, solved = self._members_before(), self._solved
+        return self._moved_members()[self._number].to(self.dtype)
+
+    def _moved_members(self) -> Fields:
+        u, solved = members_of_prior(self._state or self.prior), self._solved
         for law in solved.stated:
             if bool((law.noise_variance > 0).any()):
                 raise InputError(
                     f"`members` given laws that are not linear, or inequalities, need laws without "
                     f"noise, but `{law.label}` has some. Use `sample`, or leave out `noise`."
                 )
-        return solved.moved((u,), "member")[0].to(self.dtype)
+        return solved.moved(u, "member")
 
     def _shown(self, draws: Fields) -> Tensor:
         return draws[self._number].to(self.dtype).contiguous()
