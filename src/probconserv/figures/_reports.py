@@ -1,4 +1,4 @@
-"""Pictures of what was found or done: a diagnosis, a report on files, what a fixer corrected."""
+"""Pictures of findings: a diagnosis, a comparison, a report on files, what a fixer corrected."""
 
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -10,11 +10,12 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from ..diagnostics.causes import FULL
+from ..diagnostics.comparison import HIGHER, SHARES, Comparison, Difference, Groups
 from ..diagnostics.diagnosis import Diagnosis
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
-from ._fields import OTHERS, TRUTH, Array, _axis, _line
+from ._fields import OTHERS, TRUTH, Array, _axis, _line, _style
 
 EXPECTED: dict[str, Any] = {"color": OTHERS[0][0], "linestyle": OTHERS[0][1], "linewidth": 1.6}
 OWN: dict[str, Any] = {"color": OTHERS[1][0], "linestyle": OTHERS[1][1], "linewidth": 1.2}
@@ -97,6 +98,113 @@ def _drawable(z: Array) -> Array:
     """Infinite ones, of rows without spread, just beyond the others."""
     finite = np.abs(z[np.isfinite(z)])
     return np.clip(z, *(np.array([-2.0, 2.0]) * max(FULL, finite.max(initial=0))))
+
+
+MARKERS = "osD^vP*X"
+
+
+def comparison_figure(comparison: Comparison, score: str = "CRPS", by: Groups = None) -> Figure:
+    """A figure of what each way gains over no law, with the 95 % interval over functions.
+
+    A full mark is a way that helps or harms, an open one a difference that does not show.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        What `compare` or `files.compare` returned.
+    score : str
+        One of its `names`, but for the shares inside intervals, of which none is better.
+    by : as in `Comparison.difference`
+        Gains by times are lines with bands; of other groups, marks beside each other.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Gains in % of the score with no law; of LL and where that is 0, in units of the score.
+
+    Raises
+    ------
+    InputError
+        If there is no such score, or no way beside no law.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> truth = np.arange(12.0).reshape(6, 1, 2)
+    >>> law = pc.weighted_sum([1.0, 1.0], truth.sum(-1))
+    >>> comparison = pc.compare((truth + 1.0, 1.0 + 0 * truth), truth, law)
+    >>> comparison_figure(comparison).axes[0].get_xlabel()
+    'gain in CRPS over no law (%)'
+    """
+    if not isinstance(comparison, Comparison) or not comparison.ways[1:]:
+        raise InputError(f"`comparison` must be of ways beside no law; got {comparison!r:.40}.")
+    check.choice("score", score, [name for name in comparison.names if not name.endswith(SHARES)])
+    ways = comparison.ways[1:]
+    found = {way: comparison.difference(way, score, by) for way in ways}
+    each = [one for of in found.values() for one in ([of] if by is None else of.values())]
+    share = not score.endswith(HIGHER) and all(one.base for one in each)
+    label = f"gain in {score} over no law" + " (%)" * share
+    if by is None:
+        figure = Figure(figsize=(6.4, 1.1 + 0.45 * len(ways)), layout="constrained")
+        axes = figure.subplots()
+        _draw_gains(axes, found, share)
+        axes.set_xlabel(label)
+        return figure
+    names = list(found[ways[0]])
+    figure = Figure(figsize=(max(6.4, 0.5 * len(names)), 3.6), layout="constrained")
+    axes = figure.subplots()
+    for number, way in enumerate(ways):
+        step = 0.0 if isinstance(by, str) else 0.6 * ((number + 0.5) / len(ways) - 0.5)
+        _draw_groups(axes, list(found[way].values()), share, step, _marks(way, ways))
+    axes.axhline(0, **TRUTH | {"label": "no law"})
+    few = range(0, len(names), -(-len(names) // 12))
+    shown = [textwrap.fill(names[i], 12) for i in few]
+    axes.set_xticks(list(few), shown, fontsize="small")
+    axes.set_ylabel(label)
+    axes.legend(fontsize="small")
+    return figure
+
+
+def _draw_gains(axes: Axes, found: dict[str, Difference], share: bool) -> None:
+    """A line for each way, the first on top, with the answer beside it."""
+    for row, (way, one) in enumerate(found.items()):
+        unit = 100 / abs(one.base) if share else 1.0
+        low, high = (unit * end for end in one.interval)
+        style = _marks(way, tuple(found))
+        sure = one.answer in ("helps", "harms")
+        axes.plot([low, high], [row, row], color=style["color"], linewidth=2)
+        axes.plot(unit * one.gain, row, **style | _filled(style, sure))
+        axes.annotate(one.answer, (1.02, row), xycoords=("axes fraction", "data"), va="center")
+    axes.axvline(0, **TRUTH)
+    axes.set_yticks(range(len(found)), list(found))
+    axes.set_ylim(len(found) - 0.5, -0.5)
+
+
+def _draw_groups(
+    axes: Axes, ones: list[Difference], share: bool, step: float, style: dict[str, Any]
+) -> None:
+    """step: aside, of groups that are no times; these are joined."""
+    unit = np.array([100 / abs(one.base) if share else 1.0 for one in ones])
+    along, gains = np.arange(len(ones)) + step, unit * [one.gain for one in ones]
+    ends = unit[:, None] * [one.interval for one in ones]
+    if step or len(ones) == 1:
+        axes.vlines(along, *ends.T, color=style["color"], linewidth=2)
+        style = style | {"linestyle": "none"}
+    else:
+        axes.fill_between(along, *ends.T, color=style["color"], alpha=0.2, linewidth=0)
+    axes.plot(along, gains, **style)
+    for at, gain, one in zip(along, gains, ones, strict=True):
+        if one.answer not in ("helps", "harms"):
+            axes.plot(at, gain, **style | _filled(style, False) | {"label": None})
+
+
+def _marks(way: str, ways: tuple[str, ...]) -> dict[str, Any]:
+    marker = MARKERS[ways.index(way) % len(MARKERS)]
+    return _style(way, dict.fromkeys(ways)) | {"marker": marker, "label": way}
+
+
+def _filled(style: dict[str, Any], full: bool) -> dict[str, Any]:
+    return {"markerfacecolor": style["color"] if full else "white"}
 
 
 if TYPE_CHECKING:
