@@ -1,7 +1,7 @@
 """Pictures of findings: a diagnosis, a comparison, a report on files, what a fixer corrected."""
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,7 +10,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from ..diagnostics.causes import FULL
-from ..diagnostics.comparison import HIGHER, SHARES, Comparison, Difference, Groups
+from ..diagnostics.comparison import HIGHER, SHARES, Comparison
 from ..diagnostics.diagnosis import Diagnosis
 from ..support import checks as check
 from ..support.checks import ArrayLike
@@ -103,7 +103,9 @@ def _drawable(z: Array) -> Array:
 MARKERS = "osD^vP*X"
 
 
-def comparison_figure(comparison: Comparison, score: str = "CRPS", by: Groups = None) -> Figure:
+def comparison_figure(
+    comparison: Comparison, score: str = "CRPS", by: Literal["time"] | None = None
+) -> Figure:
     """A figure of what each way gains over no law, with the 95 % interval over functions.
 
     A full mark is a way that helps or harms, an open one a difference that does not show.
@@ -114,13 +116,13 @@ def comparison_figure(comparison: Comparison, score: str = "CRPS", by: Groups = 
         What `compare` or `files.compare` returned.
     score : str
         One of its `names`, but for the shares inside intervals, of which none is better.
-    by : as in `Comparison.difference`
-        Gains by times are lines with bands; of other groups, marks beside each other.
+    by : "time"
+        Each time by itself, as lines with bands.
 
     Returns
     -------
     matplotlib.figure.Figure
-        Gains in % of the score with no law; of LL and where that is 0, in units of the score.
+        Gains in % of the score with no law; of LL, and where that is 0, in units of the score.
 
     Raises
     ------
@@ -141,70 +143,50 @@ def comparison_figure(comparison: Comparison, score: str = "CRPS", by: Groups = 
     check.choice("score", score, [name for name in comparison.names if not name.endswith(SHARES)])
     ways = comparison.ways[1:]
     found = {way: comparison.difference(way, score, by) for way in ways}
-    each = [one for of in found.values() for one in ([of] if by is None else of.values())]
-    share = not score.endswith(HIGHER) and all(one.base for one in each)
+    ones = [[one] if by is None else [*one.values()] for one in found.values()]
+    share = not score.endswith(HIGHER) and all(one.base for own in ones for one in own)
     label = f"gain in {score} over no law" + " (%)" * share
-    if by is None:
-        figure = Figure(figsize=(6.4, 1.1 + 0.45 * len(ways)), layout="constrained")
-        axes = figure.subplots()
-        _draw_gains(axes, found, share)
-        axes.set_xlabel(label)
-        return figure
-    names = list(found[ways[0]])
-    figure = Figure(figsize=(max(6.4, 0.5 * len(names)), 3.6), layout="constrained")
+    height = 1.1 + 0.45 * len(ways) if by is None else 3.6
+    figure = Figure(figsize=(6.4, height), layout="constrained")
     axes = figure.subplots()
-    for number, way in enumerate(ways):
-        step = 0.0 if isinstance(by, str) else 0.6 * ((number + 0.5) / len(ways) - 0.5)
-        _draw_groups(axes, list(found[way].values()), share, step, _marks(way, ways))
+    for row, (way, own) in enumerate(zip(ways, ones, strict=True)):
+        style = {**_style(way, found), "marker": MARKERS[row % len(MARKERS)], "label": way}
+        unit = np.array([100 / abs(one.base) if share else 1.0 for one in own])
+        lines = (unit[:, None] * [(*one.interval, one.gain) for one in own]).T
+        low, high, gain = np.where(np.isfinite(lines), lines, np.nan)
+        along, across = np.arange(len(own)), np.full(len(own), row)
+        if by is None:
+            axes.hlines(across, low, high, color=style["color"], linewidth=2)
+            axes.annotate(
+                own[0].answer, (1.02, row), xycoords=("axes fraction", "data"), va="center"
+            )
+        else:
+            axes.fill_between(along, low, high, color=style["color"], alpha=0.12, linewidth=0)
+            for end in (low, high):
+                axes.plot(along, end, **{**style, "marker": "", "label": None, "linewidth": 0.6})
+        x, y = (gain, across) if by is None else (along, gain)
+        axes.plot(x, y, **style)
+        open_ = [one.answer not in ("helps", "harms") for one in own]
+        axes.plot(x[open_], y[open_], **{**style, "label": None, "linestyle": ""}, mfc="white")
+    if by is None:
+        axes.axvline(0, **TRUTH)
+        axes.set(xlabel=label, yticks=range(len(ways)), ylim=(row + 0.5, -0.5))
+        axes.set_yticklabels(ways)
+        return figure
     axes.axhline(0, **TRUTH | {"label": "no law"})
-    few = range(0, len(names), -(-len(names) // 12))
-    shown = [textwrap.fill(names[i], 12) for i in few]
-    axes.set_xticks(list(few), shown, fontsize="small")
+    _name_times(axes, [*found[ways[0]]])
     axes.set_ylabel(label)
-    axes.legend(fontsize="small")
+    figure.legend(loc="outside right upper", fontsize="small")
     return figure
 
 
-def _draw_gains(axes: Axes, found: dict[str, Difference], share: bool) -> None:
-    """A line for each way, the first on top, with the answer beside it."""
-    for row, (way, one) in enumerate(found.items()):
-        unit = 100 / abs(one.base) if share else 1.0
-        low, high = (unit * end for end in one.interval)
-        style = _marks(way, tuple(found))
-        sure = one.answer in ("helps", "harms")
-        axes.plot([low, high], [row, row], color=style["color"], linewidth=2)
-        axes.plot(unit * one.gain, row, **style | _filled(style, sure))
-        axes.annotate(one.answer, (1.02, row), xycoords=("axes fraction", "data"), va="center")
-    axes.axvline(0, **TRUTH)
-    axes.set_yticks(range(len(found)), list(found))
-    axes.set_ylim(len(found) - 0.5, -0.5)
-
-
-def _draw_groups(
-    axes: Axes, ones: list[Difference], share: bool, step: float, style: dict[str, Any]
-) -> None:
-    """step: aside, of groups that are no times; these are joined."""
-    unit = np.array([100 / abs(one.base) if share else 1.0 for one in ones])
-    along, gains = np.arange(len(ones)) + step, unit * [one.gain for one in ones]
-    ends = unit[:, None] * [one.interval for one in ones]
-    if step or len(ones) == 1:
-        axes.vlines(along, *ends.T, color=style["color"], linewidth=2)
-        style = style | {"linestyle": "none"}
-    else:
-        axes.fill_between(along, *ends.T, color=style["color"], alpha=0.2, linewidth=0)
-    axes.plot(along, gains, **style)
-    for at, gain, one in zip(along, gains, ones, strict=True):
-        if one.answer not in ("helps", "harms"):
-            axes.plot(at, gain, **style | _filled(style, False) | {"label": None})
-
-
-def _marks(way: str, ways: tuple[str, ...]) -> dict[str, Any]:
-    marker = MARKERS[ways.index(way) % len(MARKERS)]
-    return _style(way, dict.fromkeys(ways)) | {"marker": marker, "label": way}
-
-
-def _filled(style: dict[str, Any], full: bool) -> dict[str, Any]:
-    return {"markerfacecolor": style["color"] if full else "white"}
+def _name_times(axes: Axes, names: list[str]) -> None:
+    """A dozen at most; what all begin with is the name of the axis."""
+    first = names[0].partition(" ")[0]
+    common = first if all(name.startswith(f"{first} ") for name in names) else ""
+    few = range(0, len(names), -(-len(names) // 12))
+    axes.set_xticks(list(few), [names[i].removeprefix(f"{common} ") for i in few])
+    axes.set_xlabel(common)
 
 
 if TYPE_CHECKING:

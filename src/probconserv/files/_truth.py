@@ -20,6 +20,8 @@ def truth_of(
     Entries are found by coordinates. Where the truth lacks the dimension of lead times, they are
     those at the start of each forecast plus its lead time.
     """
+    if not isinstance(truth, xr.Dataset | xr.DataArray):
+        raise InputError(f"`truth` must be a dataset or an array; got {type(truth).__name__}.")
     if member is not None:
         like = like.isel({member: 0}, drop=True)
     found = truth if isinstance(truth, xr.DataArray) else find(truth, str(like.name), "truth")
