@@ -269,12 +269,11 @@ class _Field:
         return found | self._of_normal(away, std.astype(float))
 
     def _of_normal(self, away: xr.Variable, std: xr.Variable) -> dict[str, xr.Variable]:
-        from scipy.special import ndtr, ndtri
+        from scipy.special import ndtri
 
         wide = std.where(std > 0, 1.0)
         z = away / wide
-        density: Any = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
-        crps = wide * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+        crps = wide * xr.apply_ufunc(_crps, z, dask="parallelized", output_dtypes=[float])
         log: Any = -(z**2) / 2 - np.log(wide) - math.log(2 * math.pi) / 2
         fixed = self.summed((std <= 0).astype(float))  # LL of these is infinite
         return {
@@ -307,6 +306,14 @@ class _Field:
         before = self.mean(self.values)
         move, error = self.mean(values) - before, self.truth - before
         return [self.summed(x) for x in (move * error, move**2, error**2)]
+
+
+def _crps(z: Array) -> Array:
+    """Of a standard normal, at z."""
+    from scipy.special import ndtr
+
+    density = np.exp(-(z**2) / 2) / math.sqrt(2 * math.pi)
+    return np.asarray(z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
 
 
 def _mean_distance(members: Array) -> Array:
