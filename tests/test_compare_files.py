@@ -1,6 +1,8 @@
 """`files.compare` and `probconserv compare`: does a law help, on forecasts whose truth is known."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -287,3 +289,12 @@ def test_the_figure_has_each_gain_with_its_interval(world):
         figures.comparison_figure(found, "coverage_90")
     with pytest.raises(InputError, match="`comparison` must be of ways"):
         figures.comparison_figure("found")
+
+
+def test_the_page_shows_what_the_command_prints(stored, tmp_path, monkeypatch):
+    page = (Path(__file__).parents[1] / "docs" / "howto" / "netcdf.md").read_text()
+    command = re.search(r"^probconserv (compare .*)$", page, re.MULTILINE)[1]
+    shown = re.search(r"```text\n(12 functions.*?)```", page, re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    printed = called(*command.split()).stdout
+    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
