@@ -200,10 +200,10 @@ def test_a_way_that_cannot_be_is_named_and_noise_needs_a_spread(world):
     ("change", "asked", "rule"),
     [
         (lambda x: x.rename(u="w"), {}, "`truth`: no variable 'u' here. There are: w"),
-        (lambda x: x.assign_coords(lat=LAT + 1), {}, "`truth` has no -75, which is a lat of `u`"),
+        (lambda x: x.assign_coords(lat=LAT + 1), {}, "`truth` has no -75 along lat, which `u` has"),
         (lambda x: x.assign_coords(lon=LON - 180), {}, "Longitudes may count from elsewhere"),
-        (lambda x: x.isel(init=slice(3, 12)), {}, "has no 2020-01-01, which is a init of `u`"),
-        (lambda x: x.isel(lead_time=0, drop=True), {}, "a time that a forecast of `u` is for"),
+        (lambda x: x.isel(init=slice(3, 12)), {}, "has no 2020-01-01 along init, which `u`"),
+        (lambda x: x.isel(lead_time=0, drop=True), {}, "along init, which a forecast of `u` needs"),
         (lambda x: x.isel(lat=0, drop=True), {}, "`truth` of `u` has no dimension 'lat'"),
         (lambda x: x["u"].values, {}, "`truth` must be a dataset or an array; got ndarray"),
         (lambda x: x.assign(u=x["u"].assign_attrs(units="K")), {}, "is in 'K'"),

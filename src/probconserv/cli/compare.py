@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..support.complete_files import check_folder
@@ -104,7 +105,8 @@ def compare(
     for table in [*tables, *([] if by is None else [_by_time(found, score)])]:
         console.print(table)
         console.print()
-    print(law.in_options("\n".join([*map(str, differences), *_rest(found, differences)])))
+    lines = [*map(str, differences), *_rest(found, differences)]
+    print(printable(law.in_options("\n".join(lines))))
     if out is not None:
         found.save(out)
     if plot is not None:
@@ -141,12 +143,12 @@ def _scores(found: "Comparison") -> Table:
     names = [name for name in found.names if ": " not in name or name.startswith("CE ")]
     title = f"{len(found.functions)} functions, {len(found.times) or 1} times"
     heads = [name.replace("coverage_90", "in 90 %") for name in names]
-    table = narrow(title, ("way", *map(printable, heads)))
+    table = narrow(title, ("way", *(escape(printable(head)) for head in heads)))
     for way in found.ways:
         each = [found.difference(way, name).value for name in names]
         shares = ["coverage" in name for name in names]
         cells = [f"{100 * x:.0f}" if s else f"{x:.3g}" for x, s in zip(each, shares, strict=True)]
-        table.add_row(printable(way), *cells)
+        table.add_row(way, *cells)
     return table
 
 
@@ -154,7 +156,7 @@ def _gains(differences: "list[Difference]", score: str) -> Table:
     """A row for each way: the gain over no law."""
     table = narrow(f"{score}, beside no law", ("way", "gain", "better in", "answer"))
     for one in differences:
-        table.add_row(printable(one.way), _gain(one), f"{one.better:.0%}", one.answer)
+        table.add_row(one.way, _gain(one), f"{one.better:.0%}", one.answer)
     return table
 
 
@@ -162,9 +164,10 @@ def _by_time(found: "Comparison", score: str) -> Table:
     """A row for each time: the gain of each way."""
     base, *ways = (found.difference(way, score, "time") for way in found.ways)
     title = f"{score} with no law, and gains over it"
-    table = narrow(title, ("at", *map(printable, found.ways)))
+    table = narrow(title, ("at", *found.ways))
     for time, one in base.items():
-        table.add_row(printable(time), f"{one.value:.4g}", *(_gain(way[time]) for way in ways))
+        gains = [_gain(way[time]) for way in ways]
+        table.add_row(escape(printable(time)), f"{one.value:.4g}", *gains)
     return table
 
 

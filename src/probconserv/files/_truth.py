@@ -31,7 +31,7 @@ def truth_of(
     for dim in [dim for dim in like.dims if dim not in found.dims]:
         raise InputError(f"`truth` of `{like.name}` has no dimension {dim!r}. {GIVE}")
     for dim in [str(dim) for dim in like.dims if dim in found.coords and dim in like.coords]:
-        entries = _entries(like[dim], found[dim], f"{dim} of `{like.name}`")
+        entries = _entries(like[dim], found[dim], f"`{like.name}` has")
         found = found if entries is None else found.isel({dim: entries})
     match(found, like, "truth")
     own, wanted = found.attrs.get("units"), like.attrs.get("units")
@@ -56,7 +56,7 @@ def _at_valid_times(found: xr.DataArray, like: xr.DataArray) -> xr.DataArray:
     begun = like[start].values[:, None]
     valid = begun + (passed.astype(object) if begun.dtype.kind == "O" else passed)
     moments = xr.DataArray(valid.ravel(), dims=times, name=times)
-    entries = _entries(moments, found[times], f"time that a forecast of `{like.name}` is for")
+    entries = _entries(moments, found[times], f"a forecast of `{like.name}` needs")
     entries = np.arange(valid.size) if entries is None else entries
     at = {times: xr.Variable((start, lead), entries.reshape(valid.shape))}
     picked = found.drop_vars(times).isel(at)
@@ -83,7 +83,9 @@ def _entries(ours: xr.DataArray, theirs: xr.DataArray, what: str) -> Array | Non
         first, last = shown(known.min()), f"{shown(known.max())} {units(theirs)}".rstrip()
         turned = " Longitudes may count from elsewhere: sort them anew, assign_coords and sortby."
         raise InputError(
-            f"`truth` has no {shown(wanted[~there][0])}, which is a {what}: its {theirs.name} is "
-            f"{first} to {last}, {known.size} entries. {GIVE}" + turned * (angle(ours) == LONGITUDE)
+            f"`truth` has no {shown(wanted[~there][0])} along {theirs.name}, which {what}: it goes "
+            f"from {first} to {last}, {known.size} entries. {GIVE}"
+            + turned
+            * (angle(ours) == LONGITUDE)
         )
     return found
