@@ -222,7 +222,7 @@ def test_links_between_files_lead_somewhere():
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-@pytest.mark.parametrize("command", ["check", "enforce", "train"])
+@pytest.mark.parametrize("command", ["check", "compare", "enforce", "train"])
 def test_options_on_the_pages_are_those_of_the_commands(command):
     known = called(command, "--help", columns=200).stdout
     text = "\n".join(page.read_text() for page in (*PAGES, ROOT / "README.md"))

@@ -18,7 +18,9 @@ def imported(*words):
     return {line.split("|")[-1].strip() for line in done.stderr.splitlines()}
 
 
-@pytest.mark.parametrize("words", [("--help",), ("enforce", "--help"), ("--version",)])
+@pytest.mark.parametrize(
+    "words", [("--help",), ("enforce", "--help"), ("compare", "--help"), ("--version",)]
+)
 def test_help_imports_nothing_heavy(words):
     assert not HEAVY & imported(*words)
 
@@ -61,3 +63,5 @@ def test_files_need_no_torch_where_rows_share_no_point(tmp_path, std):
     for words in (("check", tmp_path / "u.nc", *std), ("enforce", tmp_path / "u.nc", *way)):
         assert not {"torch", "distributed", "matplotlib"} & imported(*words, *law)
     assert (tmp_path / "v.nc").exists()
+    truth = ("compare", tmp_path / "u.nc", "--truth", tmp_path / "v.nc", "--functions", "t")
+    assert not {"torch", "distributed", "matplotlib"} & imported(*truth, *std, *law)

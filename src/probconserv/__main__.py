@@ -16,7 +16,9 @@ def main() -> None:
     try:
         run()
     except SystemExit as end:
-        if sys.argv[1:2] not in (["check"], ["enforce"]) or not isinstance(end.code, int | None):
+        if sys.argv[1:2] not in (["check"], ["enforce"], ["compare"]) or not isinstance(
+            end.code, int | None
+        ):
             raise
         _leave(end.code or 0)
 

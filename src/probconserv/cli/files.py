@@ -7,7 +7,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 NUMBERS = ("total", "average", "measure", "fraction", "noise")  # of a law: numbers or names
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of mallopt in malloc.h
+How = Literal["uniform", "proportional", "variance", "members"]
 Names = Annotated[list[str] | None, Parameter(consume_multiple=True, negative=())]
 
 
@@ -208,6 +209,35 @@ class FieldOptions:
 
 @Parameter(name="*")
 @dataclass(frozen=True)
+class SpreadOptions(FieldOptions):
+    """How uncertain the fields are, and how they are moved.
+
+    Parameters
+    ----------
+    correlation
+        The correlation of the errors of any two points, 0 to 1: near 1, points move more evenly.
+    shrinkage
+        The share of an ensemble's variance taken as independent, 0 to 1; found if not given.
+    jointly
+        Dimensions beside --over that an ensemble is moved along together, such as time.
+    minimum
+        No value ends below it, and the total holds.
+    maximum
+        No value ends above it.
+    """
+
+    correlation: float = 0.0
+    shrinkage: float | None = None
+    jointly: Names = None
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def read(self) -> dict[str, Any]:
+        return {**vars(self), **super().read(), "jointly": split(self.jointly)}
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
 class Machine:
     """Which part of the file, and how it is worked on.
 
@@ -240,13 +270,8 @@ def enforce(
     *,
     out: Annotated[Path | None, Parameter(name=["--out", "-o"])] = None,
     law: LawOptions = LawOptions(),  # noqa: B008
-    field: FieldOptions = FieldOptions(),  # noqa: B008
-    correlation: float = 0.0,
-    shrinkage: float | None = None,
-    jointly: Names = None,
-    how: Literal["uniform", "proportional", "variance", "members"] | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
+    how: How | None = None,
+    spread: SpreadOptions = SpreadOptions(),  # noqa: B008
     dry_run: bool = False,
     plot: Path | None = None,
     overwrite: bool = False,
@@ -269,18 +294,8 @@ def enforce(
         NetCDF or Zarr; it is not changed. Several files, such as run_*.nc, are one series in time.
     out
         The file to write, .nc or .zarr.
-    correlation
-        The correlation of the errors of any two points, 0 to 1: near 1, points move more evenly.
-    shrinkage
-        The share of an ensemble's variance taken as independent, 0 to 1; found if not given.
-    jointly
-        Dimensions beside --over that an ensemble is moved along together, such as time.
     how
         How points move: all alike, in proportion to values, by --std, or as the members differ.
-    minimum
-        No value ends below it, and the total holds.
-    maximum
-        No value ends above it.
     dry_run
         Print the budget before and after, and write nothing.
     plot
@@ -298,7 +313,7 @@ def enforce(
     """
     with law.speaking():
         laws = law.read()
-    _check_plot(plot)
+    check_plot(plot)
     if out is None and not dry_run:
         raise InputError("where to? Give `-o OUT.nc` or `-o OUT.zarr`, or `--dry-run`.")
     from ..files import enforce_file
@@ -311,13 +326,8 @@ def enforce(
                 source,
                 None if dry_run else out,
                 *laws,
-                **field.read(),
-                correlation=correlation,
-                shrinkage=shrinkage,
-                jointly=split(jointly),
                 how=how,
-                minimum=minimum,
-                maximum=maximum,
+                **spread.read(),
                 overwrite=overwrite,
                 unpack=unpack,
                 dtype=dtype,
@@ -368,7 +378,7 @@ def check(
     if not law.is_given and field == FieldOptions() and plot is None:
         _describe(source, law, format, machine.group)
         return
-    _check_plot(plot)
+    check_plot(plot)
     with law.speaking():
         laws = law.read()
         from ..files import check_file
@@ -403,7 +413,7 @@ def require(extra: str, *names: str) -> None:
             raise ProbConservError(missing(name, extra))
 
 
-def _check_plot(plot: Path | None) -> None:
+def check_plot(plot: Path | None) -> None:
     """Refuses a picture that cannot be drawn, before any work is done."""
     if plot is None:
         return
@@ -415,9 +425,12 @@ def _check_plot(plot: Path | None) -> None:
     check_folder("--plot", plot)
 
 
+COMMANDS: list[Callable[..., None]] = [enforce, check]  # whose options messages may name
+
+
 def register(app: App) -> None:
-    app.command(enforce)
-    app.command(check)
+    for command in COMMANDS:
+        app.command(command)
 
 
 def _settle_memory() -> None:
@@ -467,8 +480,8 @@ def _show(
 
 def _options() -> set[str]:
     """The names of all options, as arguments of Python."""
-    given = [each for f in (enforce, check) for each in signature(f).parameters.values()]
+    given = [each for f in COMMANDS for each in signature(f).parameters.values()]
     own = {each.name for each in given if not is_dataclass(each.default)} - {"source"}
     return own.union(
-        *({f.name for f in fields(group)} for group in (LawOptions, FieldOptions, Machine))
+        *({f.name for f in fields(group)} for group in (LawOptions, SpreadOptions, Machine))
     )

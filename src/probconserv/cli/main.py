@@ -14,8 +14,10 @@ from rich.table import Table
 
 from .. import __version__
 from ..support.errors import InputError, ProbConservError, printable
+from . import compare as cli_compare
 from . import files as cli_files
 from . import train as cli_train
+from .words import narrow
 
 if TYPE_CHECKING:  # torch takes seconds: commands import what they need
     from ..problems import Problem
@@ -28,6 +30,7 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 cli_files.register(app)
+cli_compare.register(app)
 
 
 @app.command
@@ -149,7 +152,7 @@ def operators(
 
 def _operators(cells: list[dict[str, Any]], methods: Sequence[str]) -> Table:
     """A row for each case and distance: CRPS of each method, coverage without a law and with."""
-    table = _narrow(
+    table = narrow(
         "CRPS in 1e-3; points inside 90 % intervals, in %, of the first and the last",
         ("tested on", "published", *methods, "in 90", "in 90"),
     )
@@ -233,7 +236,7 @@ def _updates(cell: list[dict[str, Any]]) -> Table:
 
     first = cell[0]
     at = "validation functions" if first["parameter"] is None else f"{first['parameter']:g}"
-    table = _narrow(
+    table = narrow(
         f"{first['problem']}, {at}, t = {first['time']:g}; network {first['network']}",
         ("update", "LL", "MSE", "CRPS", "in 90 %", "front"),
     )
@@ -259,7 +262,7 @@ def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
         f"{experiment.problem.title}, {experiment.problem.parameter} = {first['parameter']:g}, "
         f"t = {first['time']:g}; protocol {first['protocol']}, weights {first['recipe']}"
     )
-    table = _narrow(title, ("method", "CE", "LL", "paper", "MSE", "paper", "in 90 %"))
+    table = narrow(title, ("method", "CE", "LL", "paper", "MSE", "paper", "in 90 %"))
     for record in cell:
         published = experiment.paper(first["parameter"], record["method"])
         row = []
@@ -269,15 +272,6 @@ def _scores(experiment: Any, cell: list[dict[str, Any]]) -> Table:
             if metric != "CE":
                 row.append(format(published[metric][0], style) if published else "")
         table.add_row(record["method"], *row, f"{100 * record['coverage_90']:.0f}")
-    return table
-
-
-def _narrow(title: str, headings: Iterable[str]) -> Table:
-    """A table for 80 columns: of names, and numbers beside them."""
-    style: Any = {"title_justify": "left", "box": box.SIMPLE_HEAD, "show_edge": False}
-    table = Table(title=title, padding=(0, 1, 0, 0), **style)
-    for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left", no_wrap=not i)
     return table
 
 

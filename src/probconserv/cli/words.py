@@ -1,16 +1,19 @@
-"""What is written on the command line, as values; messages in its words.
+"""What is written on the command line, as values; messages in its words; tables of its width.
 
 Messages of the library speak of arguments; here they speak of options.
 """
 
 import re
 import tomllib
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import fields
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from rich import box
+from rich.table import Table
 
 from ..support.errors import InputError
 
@@ -112,3 +115,12 @@ def number(text: str | None) -> float | str | None:
         return None if text is None else float(text)
     except ValueError:
         return text
+
+
+def narrow(title: str, headings: Iterable[str]) -> Table:
+    """A table for 80 columns: of names, and numbers beside them."""
+    style: Any = {"title_justify": "left", "box": box.SIMPLE_HEAD, "show_edge": False}
+    table = Table(title=title, padding=(0, 1, 0, 0), **style)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", no_wrap=not i)
+    return table

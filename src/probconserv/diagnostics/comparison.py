@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -68,6 +68,12 @@ class Difference:
     better: float
     losers: tuple[int, ...]
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of `gain`; infinite below two functions."""
+        half = half_width(self.error, self.count)
+        return self.gain - half, self.gain + half
+
     def __str__(self) -> str:
         where = "" if self.group == "all" else f" at {self.group}"
         if self.answer == "too few":
@@ -124,12 +130,19 @@ class Comparison:
         The ways that ended in an error, and what it said.
     notes : dict of str
         What warnings the ways gave.
+    functions, times : tuple of str
+        What each function and each time is called; empty where they are numbered.
+    remarks : tuple of str
+        What else one should know of these numbers.
     """
 
     scores: Mapping[str, Mapping[str, Numbers]]
     moves: Mapping[str, Numbers]
     failed: Mapping[str, str]
     notes: Mapping[str, str]
+    functions: tuple[str, ...] = ()
+    times: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -147,7 +160,8 @@ class Comparison:
         lines = [str(self.difference(way)) for way in self.ways[1:]]
         lines += [f"`{way}` failed: {why}" for way, why in self.failed.items()]
         lines += [f"`{way}` warned: {why}" for way, why in self.notes.items()]
-        return "\n".join(lines) or "There is no way to compare with no law."
+        lines = lines or ["There is no way to compare with no law."]
+        return "\n".join([*lines, *self.remarks])
 
     def difference(self, way: str, score: str = "CRPS", by: Groups = None) -> Any:
         """What a way changes in a score.
@@ -168,7 +182,7 @@ class Comparison:
         choice("way", way, self.ways)
         choice("score", score, self.names)
         base, own = (self.scores[one][score] for one in (self.ways[0], way))
-        groups = groups_of(by, base.shape)
+        groups = groups_of(by, base.shape, self.times)
         found = {
             name: difference_of(way, score, name, _mean(base, there), _mean(own, there))
             for name, there in groups.items()
@@ -192,7 +206,7 @@ class Comparison:
         choice("way", way, self.ways)
         along, moved, error = self.moves[way]
         found = {}
-        for name, there in groups_of(by, along.shape).items():
+        for name, there in groups_of(by, along.shape, self.times).items():
             own = there & (moved > 0)
             taken = (along[own] ** 2 / moved[own]).sum()
             known = bool(own.any())
@@ -232,6 +246,14 @@ class Comparison:
         return {
             "format": FORMAT,
             "verdict": self.verdict,
+            "functions": list(self.functions),
+            "times": list(self.times),
+            "remarks": list(self.remarks),
+            "differences": [
+                {key: _json(x) for key, x in asdict(self.difference(way, score)).items()}
+                for way in self.ways[1:]
+                for score in self.names
+            ],
             "scores": {
                 way: {name: _plain(x) for name, x in scores.items()}
                 for way, scores in self.scores.items()
@@ -283,7 +305,8 @@ class Comparison:
                 for way, each in words["scores"].items()
             }
             moves = {way: _numbers(x) for way, x in words["moves"].items()}
-            return cls(scores, moves, words["failed"], words["notes"])
+            said = (tuple(words.get(key, ())) for key in ("functions", "times", "remarks"))
+            return cls(scores, moves, words["failed"], words["notes"], *said)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"`path`: {place} holds no comparison that `save` kept.") from error
 
@@ -322,14 +345,17 @@ def _cells(one: Difference, reach: Reach) -> list[str]:
     ]
 
 
-def groups_of(by: Groups, shape: tuple[int, ...]) -> dict[str, NDArray[np.bool_]]:
-    """What counts in each group, (n, T)."""
+def groups_of(
+    by: Groups, shape: tuple[int, ...], called: Sequence[str] = ()
+) -> dict[str, NDArray[np.bool_]]:
+    """What counts in each group, (n, T); called: the names of the times."""
     n, times = shape
     if by is None:
         return {"all": np.ones(shape, bool)}
     if isinstance(by, str):
         choice("by", by, ("time",))
-        return {f"time {i}": np.broadcast_to(np.arange(times) == i, shape) for i in range(times)}
+        names = called or [f"time {i}" for i in range(times)]
+        return {name: np.broadcast_to(np.arange(times) == i, shape) for i, name in enumerate(names)}
     labels = np.asarray(by)
     if labels.ndim == 1 and n == times:
         raise InputError(
@@ -389,9 +415,14 @@ def answer_of(gain: float, error: float, n: int) -> Answer:
     """Whether a mean difference of n functions says anything."""
     if n < FEWEST:
         return "too few"
-    if abs(gain) <= float(stdtrit(n - 1, (1 + SURE) / 2)) * error:
+    if abs(gain) <= half_width(error, n):
         return "no difference"
     return "helps" if gain > 0 else "harms"
+
+
+def half_width(error: float, n: int) -> float:
+    """Half of the interval of a mean of n functions."""
+    return math.inf if n < 2 else float(stdtrit(n - 1, (1 + SURE) / 2)) * error
 
 
 def least_shown(error: float, n: int) -> float:
@@ -402,12 +433,41 @@ def least_shown(error: float, n: int) -> float:
     return sum(ends) * error
 
 
+def combined(
+    found: Mapping[str, Mapping[str, Numbers]], fields: Sequence[str], scores: Sequence[str]
+) -> dict[str, dict[str, Numbers]]:
+    """With the mean over fields of each score, named "field: score", in units of that of no law.
+
+    LL and shares have no unit.
+    """
+    first = next(iter(found.values()))
+    together: dict[str, dict[str, Numbers]] = {}
+    for way, own in found.items():
+        mean = {}
+        for score in scores:
+            names = [f"{field}: {score}" for field in fields]
+            plain = score in HIGHER or score in SHARES
+            units = [1.0 if plain else _size(first[name]) for name in names]
+            mean[score] = np.mean([own[n] / u for n, u in zip(names, units, strict=True)], 0)
+        together[way] = {**mean, **own}
+    return together
+
+
+def _size(base: Numbers) -> float:
+    known = base[np.isfinite(base)]
+    return float(np.abs(known).mean()) or 1.0 if known.size else 1.0
+
+
 def _plain(x: Numbers) -> list[Any]:
     """Numbers for JSON, which has no NaN."""
     wide = x.astype(object)
     wide[~np.isfinite(x)] = None
     found: list[Any] = wide.tolist()
     return found
+
+
+def _json(x: Any) -> Any:
+    return None if isinstance(x, float) and not math.isfinite(x) else x
 
 
 def _numbers(x: list[Any]) -> Numbers:

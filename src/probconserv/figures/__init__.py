@@ -18,5 +18,6 @@ from ._fields import save as save
 from ._fields import scores_figure as scores_figure
 from ._maps import maps_figure as maps_figure
 from ._reports import budget as budget
+from ._reports import comparison_figure as comparison_figure
 from ._reports import diagnosis as diagnosis
 from ._reports import ledger_figure as ledger_figure

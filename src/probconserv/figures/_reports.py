@@ -1,7 +1,7 @@
-"""Pictures of what was found or done: a diagnosis, a report on files, what a fixer corrected."""
+"""Pictures of findings: a diagnosis, a comparison, a report on files, what a fixer corrected."""
 
 import textwrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -10,11 +10,12 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from ..diagnostics.causes import FULL
+from ..diagnostics.comparison import HIGHER, SHARES, Comparison
 from ..diagnostics.diagnosis import Diagnosis
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
-from ._fields import OTHERS, TRUTH, Array, _axis, _line
+from ._fields import OTHERS, TRUTH, Array, _axis, _line, _style
 
 EXPECTED: dict[str, Any] = {"color": OTHERS[0][0], "linestyle": OTHERS[0][1], "linewidth": 1.6}
 OWN: dict[str, Any] = {"color": OTHERS[1][0], "linestyle": OTHERS[1][1], "linewidth": 1.2}
@@ -97,6 +98,95 @@ def _drawable(z: Array) -> Array:
     """Infinite ones, of rows without spread, just beyond the others."""
     finite = np.abs(z[np.isfinite(z)])
     return np.clip(z, *(np.array([-2.0, 2.0]) * max(FULL, finite.max(initial=0))))
+
+
+MARKERS = "osD^vP*X"
+
+
+def comparison_figure(
+    comparison: Comparison, score: str = "CRPS", by: Literal["time"] | None = None
+) -> Figure:
+    """A figure of what each way gains over no law, with the 95 % interval over functions.
+
+    A full mark is a way that helps or harms, an open one a difference that does not show.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        What `compare` or `files.compare` returned.
+    score : str
+        One of its `names`, but for the shares inside intervals, of which none is better.
+    by : "time"
+        Each time by itself, as lines with bands.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Gains in % of the score with no law; of LL, and where that is 0, in units of the score.
+
+    Raises
+    ------
+    InputError
+        If there is no such score, or no way beside no law.
+
+    Examples
+    --------
+    >>> import probconserv as pc
+    >>> truth = np.arange(12.0).reshape(6, 1, 2)
+    >>> law = pc.weighted_sum([1.0, 1.0], truth.sum(-1))
+    >>> comparison = pc.compare((truth + 1.0, 1.0 + 0 * truth), truth, law)
+    >>> comparison_figure(comparison).axes[0].get_xlabel()
+    'gain in CRPS over no law (%)'
+    """
+    if not isinstance(comparison, Comparison) or not comparison.ways[1:]:
+        raise InputError(f"`comparison` must be of ways beside no law; got {comparison!r:.40}.")
+    check.choice("score", score, [name for name in comparison.names if not name.endswith(SHARES)])
+    ways = comparison.ways[1:]
+    found = {way: comparison.difference(way, score, by) for way in ways}
+    ones = [[one] if by is None else [*one.values()] for one in found.values()]
+    share = not score.endswith(HIGHER) and all(one.base for own in ones for one in own)
+    label = f"gain in {score} over no law" + " (%)" * share
+    height = 1.1 + 0.45 * len(ways) if by is None else 3.6
+    figure = Figure(figsize=(6.4, height), layout="constrained")
+    axes = figure.subplots()
+    for row, (way, own) in enumerate(zip(ways, ones, strict=True)):
+        style = {**_style(way, found), "marker": MARKERS[row % len(MARKERS)], "label": way}
+        unit = np.array([100 / abs(one.base) if share else 1.0 for one in own])
+        lines = (unit[:, None] * [(*one.interval, one.gain) for one in own]).T
+        low, high, gain = np.where(np.isfinite(lines), lines, np.nan)
+        along, across = np.arange(len(own)), np.full(len(own), row)
+        if by is None:
+            axes.hlines(across, low, high, color=style["color"], linewidth=2)
+            axes.annotate(
+                own[0].answer, (1.02, row), xycoords=("axes fraction", "data"), va="center"
+            )
+        else:
+            axes.fill_between(along, low, high, color=style["color"], alpha=0.12, linewidth=0)
+            for end in (low, high):
+                axes.plot(along, end, **{**style, "marker": "", "label": None, "linewidth": 0.6})
+        x, y = (gain, across) if by is None else (along, gain)
+        axes.plot(x, y, **style)
+        open_ = [one.answer not in ("helps", "harms") for one in own]
+        axes.plot(x[open_], y[open_], **{**style, "label": None, "linestyle": ""}, mfc="white")
+    if by is None:
+        axes.axvline(0, **TRUTH)
+        axes.set(xlabel=label, yticks=range(len(ways)), ylim=(row + 0.5, -0.5))
+        axes.set_yticklabels(ways)
+        return figure
+    axes.axhline(0, **TRUTH | {"label": "no law"})
+    _name_times(axes, [*found[ways[0]]])
+    axes.set_ylabel(label)
+    figure.legend(loc="outside right upper", fontsize="small")
+    return figure
+
+
+def _name_times(axes: Axes, names: list[str]) -> None:
+    """A dozen at most; what all begin with is the name of the axis."""
+    first = names[0].partition(" ")[0]
+    common = first if all(name.startswith(f"{first} ") for name in names) else ""
+    few = range(0, len(names), -(-len(names) // 12))
+    axes.set_xticks(list(few), [names[i].removeprefix(f"{common} ") for i in few])
+    axes.set_xlabel(common)
 
 
 if TYPE_CHECKING:

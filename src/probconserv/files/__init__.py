@@ -17,6 +17,8 @@ except ModuleNotFoundError as error:
         f"labelled data need {error.name}, which is not here; pip install 'probconserv[files]'"
     ) from None
 
+from ._compare import compare as compare
+from ._compare import compare_file as compare_file
 from ._describe import Description as Description
 from ._describe import describe as describe
 from ._describe import describe_file as describe_file
