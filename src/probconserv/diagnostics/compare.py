@@ -14,7 +14,8 @@ from ..fields.gaussian import Field
 from ..fields.state import Prediction, State, as_field
 from ..support import checks as check
 from ..support.errors import ImplausibleWarning, InputError, ProbConservError
-from .comparison import HIGHER, SHARES, Comparison, Numbers
+from ..support.tolerances import TINY
+from .comparison import SHARES, Comparison, Numbers, combined
 from .metrics import Scores, evaluate
 from .ways import Way, names_of, usual_ways
 
@@ -124,8 +125,8 @@ def compare(
         base = after if base is None else base
         moves[name] = judged.moves(base, after)
         _tell(name, said, notes)
-    combined = _combined(found) if isinstance(given, State) else found
-    return Comparison(combined, moves, failed, notes)
+    scored = combined(found, given.names, OWN) if isinstance(given, State) else found
+    return Comparison(scored, moves, failed, notes)
 
 
 def _tell(name: str, said: list[warnings.WarningMessage], notes: dict[str, str]) -> None:
@@ -213,7 +214,7 @@ class _Judge:
             mean, spread = (x.double() for x in (before.mean, before.std))
             u = check.tensor("truth", self._of(self.truth, name), like=before.mean).double()
             move, error = one.mean.double() - mean, u - mean
-            unit = spread.square().mean().clamp_min(1e-300) if len(base.parts) > 1 else 1.0
+            unit = spread.square().mean().clamp_min(TINY) if len(base.parts) > 1 else 1.0
             counts = torch.as_tensor(True) if self.where is None else self._counts(name, mean)
             pairs = torch.stack([move * error, move * move, error * error + 0 * move]) / unit
             pairs = torch.where(counts, pairs, 0.0)
@@ -266,26 +267,3 @@ def _over_rows(missed: Tensor, shape: tuple[int, ...]) -> Numbers:
         x = x.mean().expand(shape)
     found: Numbers = x.cpu().numpy().copy()
     return found
-
-
-def _combined(found: dict[str, dict[str, Numbers]]) -> dict[str, dict[str, Numbers]]:
-    """Scores of a state, with the mean over its fields of each in units of that with no law."""
-    first = next(iter(found.values()))
-    fields = list(dict.fromkeys(name.split(": ")[0] for name in first if ": " in name))
-    together: dict[str, dict[str, Numbers]] = {}
-    for way, own in found.items():
-        mean = {}
-        for score in OWN:
-            each = []
-            for field in fields:
-                base, x = first[f"{field}: {score}"], own[f"{field}: {score}"]
-                unit = 1.0 if score in HIGHER or score in SHARES else _size(base)
-                each.append(x / unit)
-            mean[score] = np.mean(each, 0)
-        together[way] = {**mean, **own}
-    return together
-
-
-def _size(base: Numbers) -> float:
-    known = base[np.isfinite(base)]
-    return float(np.abs(known).mean()) or 1.0 if known.size else 1.0

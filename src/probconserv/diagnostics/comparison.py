@@ -13,6 +13,7 @@ from scipy.special import stdtrit
 
 from ..support.complete_files import check_folder, complete
 from ..support.errors import InputError
+from ..support.tolerances import ALIKE
 from ..support.values import choice
 from ..support.values import path as as_path
 from ..support.values import samples as as_count
@@ -404,18 +405,18 @@ def difference_of(way: str, score: str, group: str, base: Numbers, own: Numbers)
         float(own[known].mean()),
         gain,
         error,
-        answer_of(gain, error, n),
+        answer_of(gain, error, n, float(np.abs(base[known]).mean())),
         least_shown(error, n),
         float((gains > 0).mean()),
         losers,
     )
 
 
-def answer_of(gain: float, error: float, n: int) -> Answer:
-    """Whether a mean difference of n functions says anything."""
+def answer_of(gain: float, error: float, n: int, size: float = 0.0) -> Answer:
+    """Whether a mean difference of n functions says anything; size: of what it is a difference."""
     if n < FEWEST:
         return "too few"
-    if abs(gain) <= half_width(error, n):
+    if abs(gain) <= ALIKE * size or abs(gain) <= half_width(error, n):
         return "no difference"
     return "helps" if gain > 0 else "harms"
 

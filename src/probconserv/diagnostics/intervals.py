@@ -17,6 +17,7 @@ from ..fields.state import Prediction, State, as_field
 from ..support import checks as check
 from ..support.complete_files import check_folder, complete
 from ..support.errors import InputError
+from ..support.tolerances import CERTAIN
 from .comparison import Groups, groups_of
 
 FORMAT = "probconserv conformal 1"
@@ -68,7 +69,7 @@ class Conformal:
         """
         check.choice("group", group, self.counts)
         n = self.counts[group]
-        k = math.ceil(self.level * (n + 1))
+        k = math.ceil(self.level * (n + 1) * (1 - CERTAIN))
         if k > n:
             return 1.0, 1.0
         low, high = (float(betaincinv(k, n + 1 - k, p)) for p in (0.05, 0.95))
@@ -245,7 +246,7 @@ def conformal(
 
 def fewest(level: float) -> int:
     """How many functions an interval of this probability takes."""
-    return math.ceil(level / (1 - level) - 1e-9)
+    return math.ceil(level / (1 - level) * (1 - CERTAIN))
 
 
 def _dims_of(field: Field) -> int:
@@ -285,5 +286,5 @@ def _quantile(each: list[Any], level: float) -> float:
     values = np.concatenate(each)
     weights = np.concatenate([np.full(len(x), 1 / (len(x) * (n + 1))) for x in each])
     order = np.argsort(values)
-    reached = np.searchsorted(weights[order].cumsum(), level - 1e-12)
+    reached = np.searchsorted(weights[order].cumsum(), level * (1 - CERTAIN))
     return float(values[order][reached]) if reached < len(values) else math.inf

@@ -28,6 +28,7 @@ from ..solvers.shrinkage import MEMBERS_PER_ROW
 from ..support import checks as check
 from ..support.checks import ArrayLike
 from ..support.errors import InputError
+from ..support.tolerances import HOLDS
 from ..support.tree import Kept
 
 Arrays: TypeAlias = ArrayLike | Mapping[str, ArrayLike]
@@ -39,7 +40,6 @@ LOOKED_AT = 512  # residuals, rolled ones among them, that directions are found 
 LEAST_SIZE = 0.01  # of the root mean square of a field: no point counts as smaller
 FADING = torch.linspace(0, 0.995, 200, dtype=torch.float64)  # values of c that are tried
 IN_A_ROW = 4  # steps, and trajectories, that tell what lasts from what fades
-EXACT = 1e-12  # of a variance: what is less is rounding
 LEVEL = 0.9  # of the intervals that are looked at
 
 
@@ -137,7 +137,7 @@ class StepErrors(Kept):
         self.directions = tuple(f / a.sqrt() for f, a in zip(found, above, strict=True))
         left = [v - s / a for v, s, a in zip(variance, seen, above, strict=True)]
         pairs = zip(left, variance, strict=True)
-        self.rest = tuple(torch.where(d > EXACT * v, d, 0.0) for d, v in pairs)
+        self.rest = tuple(torch.where(d > HOLDS * v, d, 0.0) for d, v in pairs)
         self.extent: tuple[Tensor, ...] = ()  # the least and the largest number of true states
 
     @classmethod

@@ -62,6 +62,9 @@ EVEN = 1e-6
 CERTAIN = 1e-10
 """Of a probability: a sum of such that is off by no more is reached."""
 
+ALIKE = 1e-9
+"""Of a mean score: ways that differ by no more are the same."""
+
 TINY = 1e-290
 """A variance of no more has no inverse that float64 can hold."""
 
