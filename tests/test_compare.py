@@ -100,7 +100,7 @@ def test_reach_is_the_error_along_the_move(rng):
     left = 0.0
     for c, e in zip(move.reshape(-1, 9), error.reshape(-1, 9), strict=True):
         best = np.linalg.lstsq(c[:, None], e, rcond=None)[0]
-        left += ((e - c * best[0]) ** 2).sum()
+        left += ((e - c * max(best[0], 0)) ** 2).sum()
     assert found.share == pytest.approx(1 - left / (error**2).sum(), rel=1e-9)
     assert found.multiple == pytest.approx((move * error).sum() / (move**2).sum(), rel=1e-9)
 

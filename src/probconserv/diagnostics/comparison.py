@@ -86,12 +86,15 @@ class Difference:
                 f"`{self.way}`{where}: no difference in {self.score} that {self.count} functions "
                 f"could show; {self._share(self.least)} would show."
             )
+        better = f"better in {self.better:.0%} of {self.count} functions"
+        return f"`{self.way}`{where} {self.answer}: {self.change}, {better}."
+
+    @property
+    def change(self) -> str:
+        """The gain in words, with its standard error."""
         word = "lower" if (self.gain > 0) != (self.score in HIGHER) else "higher"
-        return (
-            f"`{self.way}`{where} {self.answer}: {self.score} is {self._share(abs(self.gain))} "
-            f"{word} (standard error {self._share(self.error)}), better in {self.better:.0%} of "
-            f"{self.count} functions."
-        )
+        size, error = self._share(abs(self.gain)), self._share(self.error)
+        return f"{self.score} is {size} {word} (standard error {error})"
 
     def _share(self, x: float) -> str:
         if self.score in HIGHER or not self.base:
@@ -106,8 +109,8 @@ class Reach:
     Attributes
     ----------
     share : float
-        Of the squared error: no multiple of the moves takes away more. Of M points a move in a
-        random direction has 1 / M.
+        Of the squared error: no multiple of the moves takes away more, where one above 0 does. Of M
+        points a move in a random direction has 1 / M, every other time.
     multiple : float
         The multiple of the moves that would be best. 1: they are right. Between 0 and 1: they go
         too far, and the laws should have noise. Below 0: they go the wrong way.
@@ -209,7 +212,7 @@ class Comparison:
         found = {}
         for name, there in groups_of(by, along.shape, self.times).items():
             own = there & (moved > 0)
-            taken = (along[own] ** 2 / moved[own]).sum()
+            taken = (np.maximum(along[own], 0.0) ** 2 / moved[own]).sum()
             known = bool(own.any())
             found[name] = Reach(
                 float(taken / error[there].sum()) if known else math.nan,

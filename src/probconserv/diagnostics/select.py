@@ -66,7 +66,7 @@ class Choice:
             )
         text = str(replace(self.honest, way=str(self.way)))
         if self.way.how != "none" and self.way.scale != 1:
-            text += f" Beside no law with another variance: {replace(self.spread, way='it')}"
+            text += f" Beside no law with another variance too, {self.spread.change}."
         return text
 
     def __repr__(self) -> str:
