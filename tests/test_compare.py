@@ -252,6 +252,74 @@ def test_the_same_call_gives_the_same_numbers(rng):
     )
 
 
+def test_more_density_of_one_field_is_better(rng):
+    """The sign of "u: LL" was that of a score to be small."""
+    truth, mean, _ = problem(rng)
+    law = pc.integral(X, torch.trapezoid(truth, X), of="u")
+    state = pc.State(u=(mean, 0.09), v=(mean, 0.09))
+    found = pc.compare(state, {"u": truth, "v": truth}, law)
+    for score in ("LL", "u: LL", "u: CRPS"):
+        assert found.difference("condition", score).gain > 0
+    assert "helps" not in found.table("u: coverage_90")
+
+
+def test_density_is_compared_at_times_known_in_both(rng):
+    """A time that a law fixes was left out on one side alone."""
+    truth = torch.randn(30, 4, 5, generator=rng, dtype=torch.float64)
+    mean = truth + 0.1 * torch.randn(truth.shape, generator=rng, dtype=torch.float64)
+    mean[:, 0] += 3
+    found = pc.compare((mean, 1.0), truth, pc.initial(truth[:, 0]), ways={"c": Way()})
+    assert found.difference("c", "LL").gain == pytest.approx(0, abs=1e-12)
+    assert found.difference("c", "CRPS").gain > 0
+
+
+def test_a_law_that_fixes_a_point_at_every_time_is_scored(rng):
+    """It failed: no density is finite there."""
+    truth, mean, _ = problem(rng)
+    truth[..., 0] = 0.0
+    found = pc.compare((mean, 0.09), truth, pc.boundary(left=0.0))
+    assert found.difference("condition").answer == "helps"
+    assert np.isnan(found.scores["condition"]["LL"]).all()
+
+
+def test_what_laws_miss_is_told_at_its_time(rng):
+    truth = torch.zeros(6, 3, 3, 5, dtype=torch.float64)  # a batch axis as long as time
+    mean = truth.clone()
+    mean[:, :, 2] = 4.0
+    law = pc.weighted_sum(torch.ones(5) / 5, 0.0)
+    found = pc.compare((mean, 1.0), truth, law, space_dims=1).scores["no law"]
+    np.testing.assert_allclose(found["CE weighted_sum"][0], [0, 0, 4], atol=1e-12)
+    law = pc.weighted_sum(torch.ones(5) / 5, 0.0, times=[2])
+    found = pc.compare((mean[:, 0], 1.0), truth[:, 0], law).scores["no law"]
+    np.testing.assert_allclose(found["CE weighted_sum"][0], [np.nan, np.nan, 4], atol=1e-12)
+
+
+def test_fields_of_a_state_may_have_other_times_and_axes(rng):
+    truth, mean, law = problem(rng)
+    u, v = truth, torch.zeros(12, 1, 4, 2, dtype=torch.float64)
+    state = pc.State(u=(mean, 0.09), v=(v + 1, 1.0))
+    found = pc.compare(state, {"u": u, "v": v}, pc.integral(X, law.value, of="u"))
+    assert found.scores["condition"]["CRPS"].shape == (12, 1)
+    assert found.difference("condition", "u: CRPS").answer == "helps"
+
+
+def test_a_law_that_reads_time_says_nothing_of_the_axes_of_space(rng):
+    truth, mean, _ = problem(rng)
+    law = pc.weighted_sum(torch.ones(3, 9, dtype=torch.float64), truth.sum((-1, -2)))
+    assert pc.compare((mean, 0.09), truth, law).difference("condition").answer == "helps"
+
+
+def test_a_posterior_is_conditioned_again(rng):
+    truth, mean, law = problem(rng)
+    post = pc.condition((mean, 0.09), pc.weighted_sum(X, (truth * X).sum(-1)))
+    assert pc.compare(post, truth, law).ways == ("no law", "condition")
+
+
+def test_names_of_laws_differ_whatever_their_labels():
+    laws = [pc.weighted_sum([1.0], 1.0, label=label) for label in ("x", "x", "x 2")]
+    assert len(set(names_of(laws))) == 3
+
+
 def test_bad_input_is_refused(rng):
     truth, mean, law = problem(rng)
     field = (mean, 0.09)
@@ -259,6 +327,18 @@ def test_bad_input_is_refused(rng):
         pc.compare((mean[0], 0.09), truth[0], law)
     with pytest.raises(InputError, match="`truth` of shape"):
         pc.compare(field, truth[:5], law)
+    with pytest.raises(InputError, match=r"`laws` must be laws such as .* got list"):
+        pc.compare(field, truth, [law])
+    with pytest.raises(InputError, match="`ways` must be ways by their names"):
+        pc.compare(field, truth, law, ways=[Way()])
+    with pytest.raises(InputError, match="`ways`: 'no law' is what all are compared with"):
+        pc.compare(field, truth, law, ways={"no law": Way()})
+    with pytest.raises(InputError, match="`scores`: 'CRPS' is there already"):
+        pc.compare(field, truth, law, scores={"CRPS": lambda field, truth: 0})
+    with pytest.raises(InputError, match="`scores` must be functions"):
+        pc.compare(field, truth, law, scores=[len])
+    with pytest.raises(InputError, match="`space_dims` must be a whole number"):
+        pc.compare(field, truth, law, space_dims=0)
     with pytest.raises(InputError, match="`ways`: 'bad' must be a `Way` or a function"):
         pc.compare(field, truth, law, ways={"bad": 3})
     with pytest.raises(InputError, match="`ways`: what 'less' returns must have the fields"):
@@ -302,11 +382,21 @@ def test_laws_of_one_name_are_numbered():
         ({"common": 1.5}, "`common` must"),
         ({"how": "rescale"}, "`how`"),
         ({"points": "all"}, "`points`"),
+        ({"inflated": "no"}, "`inflated` must be True or False"),
+        ({"laws": "integral"}, "`laws` must be a tuple of names"),
+        ({"scale": True}, "`scale` must be a number above 0"),
+        ({"scale": 1e200}, "`scale` must be a number above 0"),
     ],
 )
 def test_a_way_refuses_what_it_cannot_be(field, rule):
     with pytest.raises(InputError, match=rule):
         Way(**field)
+
+
+def test_a_way_of_numpy_numbers_is_kept(tmp_path):
+    way = Way(scale=np.float32(2), draws=np.int64(7), laws=["x"])
+    way.save(tmp_path / "way.json")
+    assert Way.load(tmp_path / "way.json") == Way(scale=2.0, draws=7, laws=("x",))
 
 
 def test_a_way_names_a_law_that_is_not_there(rng):

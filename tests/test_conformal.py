@@ -102,6 +102,32 @@ def test_it_serves_every_field(kind, rng):
     assert list(found.factors) == [f"{name}: all" if name else "all" for name in field.names]
 
 
+def test_skewed_fields_are_held_too(rng):
+    """Of a mean outside its interval all counted as inside, and intervals were turned round."""
+    mean = torch.cat([torch.full((60, 1, 5), -1.8), torch.full((60, 1, 5), 3.0)], -1).double()
+    noise = torch.randn(mean.shape, generator=rng, dtype=torch.float64)
+    truth = (mean + 1.5 * noise).clamp_min(0)
+    field = pc.condition((mean, 1.0), pc.bounds(low=0.0), draws=200, generator=rng)
+    low, high = conformal(field, truth).interval(field)
+    assert bool((low <= high).all())
+    assert 0.9 <= float(((low <= truth) & (truth <= high)).double().mean()) < 0.97
+
+
+def test_rounding_at_points_that_laws_fix_is_no_miss(rng):
+    truth = 1e3 * torch.randn(30, 3, 10, generator=rng, dtype=torch.float64)
+    mean = truth + torch.randn(truth.shape, generator=rng, dtype=torch.float64)
+    first = torch.eye(10, dtype=torch.float64)[:1] / 3
+    post = pc.condition((mean, 1.0), pc.linear(first, truth[..., :1] / 3))
+    assert conformal(post, truth, 0.95).factors["all"] < 2
+
+
+def test_factors_of_times_are_for_as_many_times(rng):
+    truth, field = functions(rng, 20, times=3)
+    found = conformal(field, truth, by="time")
+    with pytest.raises(InputError, match="`field` must have the 3 times"):
+        found.interval(pc.Diagonal(field.mean[:, :2], 1.0))
+
+
 def test_points_that_do_not_count_have_no_part(rng):
     truth, field = functions(rng, 20)
     there = torch.ones(15, dtype=torch.bool)

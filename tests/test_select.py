@@ -1,5 +1,7 @@
 """`select`: the way to use laws that held-out data ask for."""
 
+import warnings
+
 import pytest
 import torch
 from test_compare import X, problem
@@ -98,13 +100,58 @@ def test_every_field_can_be_given(kind, rng):
     assert choice.honest.answer == "helps"
 
 
-def test_draws_keep_the_variance_that_was_given(rng):
-    """Their scale was taken for the smallest: all were as good, none was tried."""
+@pytest.mark.parametrize("kind", ["mixture", "inflated", "noisy law", "draws", "exact"])
+def test_the_score_of_a_card_is_that_of_its_use(kind, rng):
+    """The scale was taken of what came out; of mixtures and noisy laws that is another field."""
     truth, mean, law = problem(rng, 20, 1)
-    field = pc.Diagonal(mean, 0.09)
-    choice = pc.select(field, truth, law, pc.bounds(low=-9.0), ways=[Way()], draws=20)
+    field, laws, ways = pc.Diagonal(mean, 4e-3), [law], [Way()]
+    if kind == "mixture":
+        parts = mean + 0.3 * torch.randn(6, 20, 1, 1, generator=rng, dtype=torch.float64)
+        field = pc.Mixture(pc.Diagonal(parts, 0.01))
+    elif kind == "inflated":
+        ways = [Way(inflated=True)]
+    elif kind == "noisy law":
+        laws = [pc.integral(X, law.value, noise=0.1)]
+    elif kind == "draws":
+        laws, ways = [law, pc.bounds(low=-9.0)], [Way(draws=40)]
+    choice = pc.select(field, truth, *laws, ways=ways, generator=rng)
     assert choice.way.how == "condition"
-    assert choice.way.scale == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", pc.ImplausibleWarning)
+        after = choice.way(field, *laws, generator=rng)
+    own = float(pc.evaluate(after, truth, samples=1, generator=rng).CRPS.mean())
+    found = choice.scores[str(ways[0])]
+    assert own == pytest.approx(found, rel=0.05 if kind == "draws" else 1e-9)
+
+
+def test_a_way_that_fixes_points_is_not_chosen_by_its_density(rng):
+    """Points without variance counted as if they were right, however wrong."""
+    truth = torch.randn(20, 3, 8, generator=rng, dtype=torch.float64)
+    truth[..., 0] = 0
+    mean = truth + 5 * torch.randn(truth.shape, generator=rng, dtype=torch.float64)
+    choice = pc.select((mean, 25.0), truth, pc.boundary(left=50.0), score="LL")
+    assert choice.way.how == "none"
+
+
+def test_functions_without_points_are_refused(rng):
+    truth, mean, law = problem(rng, 20)
+    there = torch.ones(truth.shape, dtype=torch.bool)
+    there[3] = False
+    with pytest.raises(InputError, match="`where`: of some function no point counts"):
+        pc.select((mean, 0.09), truth, law, where=there)
+
+
+def test_a_field_of_a_state_without_variance_is_scored(rng):
+    truth, mean, _ = problem(rng, 20, 1)
+    state = pc.State(u=(mean, 0.09), v=(truth, 0.0))
+    law = pc.integral(X, torch.trapezoid(truth, X), of="u")
+    assert pc.select(state, {"u": truth, "v": truth}, law).way.how != "none"
+
+
+def test_a_posterior_can_be_given(rng):
+    truth, mean, law = problem(rng, 20)
+    post = pc.condition((mean, 0.09), pc.weighted_sum(X, (truth * X).sum(-1)))
+    assert pc.select(post, truth, law).way.how == "condition"
 
 
 def test_points_that_do_not_count_have_no_part(rng):
@@ -160,5 +207,19 @@ def test_bad_input_is_refused(rng):
         pc.select((mean, 0.09), truth, law, score="CPRS", folds=2)
     with pytest.raises(InputError, match="`truth` of shape"):
         pc.select((mean, 0.09), truth[:4], law, folds=2)
-    with pytest.raises(InputError, match="`score`: draws within inequalities have no density"):
-        pc.select((mean, 0.09), truth, law, pc.bounds(low=-9.0), score="LL", folds=2)
+    with pytest.raises(InputError, match="`ways` must be a list of `Way`"):
+        pc.select((mean, 0.09), truth, law, ways={"one": Way()}, folds=2)
+    with pytest.raises(InputError, match="`laws` must be laws such as"):
+        pc.select((mean, 0.09), truth, [law], folds=2)
+    state, both = pc.State(u=(mean, 0.09), v=(mean, 0.09)), {"u": truth, "v": truth}
+    with pytest.raises(InputError, match="`truth` of a state must be arrays by the names"):
+        pc.select(state, {"u": truth}, pc.integral(X, 1.0, of="u"), folds=2)
+    with pytest.raises(InputError, match=r"`where`.*'uu'"):
+        pc.select(state, both, pc.integral(X, 1.0, of="u"), folds=2, where={"uu": True})
+
+
+def test_draws_have_no_density_and_are_told(rng):
+    truth, mean, law = problem(rng, 20, 1)
+    choice = pc.select((mean, 0.09), truth, law, pc.bounds(low=-9.0), score="LL", draws=5)
+    assert any("have no density" in why for why in choice.failed.values())
+    assert choice.way.how != "none"

@@ -1,7 +1,8 @@
 """Does a law help? Ways to use laws, scored on held-out data beside no law."""
 
+import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,16 +13,19 @@ from ..conditioning.condition import AnyLaw
 from ..conditioning.draws import FieldDraws
 from ..fields.gaussian import Field
 from ..fields.state import Prediction, State, as_field
+from ..laws.nonlinear import NonlinearLaw
 from ..support import checks as check
 from ..support.errors import ImplausibleWarning, InputError, ProbConservError
 from ..support.tolerances import TINY
 from .comparison import SHARES, Comparison, Numbers, combined
-from .metrics import Scores, evaluate
+from .held_out import HeldOut, as_given, check_laws, dims_of
+from .metrics import Scores, _scored
 from .ways import Way, names_of, usual_ways
 
 Use: TypeAlias = Way | Callable[..., Any]  # (prediction, *laws) -> field
 Score: TypeAlias = Callable[..., Any]  # (field, truth) -> a number for each function
 OWN = ("RMSE", "CRPS", "LL", "energy", *SHARES)
+NO_LAW = "no law"
 PAIRS = 10  # of draws, for the energy score
 
 
@@ -63,7 +67,8 @@ def compare(
         More scores, lower is better: each gets the field and the truth, and returns a number for
         each function (and time).
     space_dims : int
-        How many last axes are space. If it is not given, as many as the laws read.
+        How many last axes are space. If it is not given, as many as linear laws read, else all but
+        functions and time.
     samples : int
         How many pairs of draws the energy score is computed from.
     draws : int
@@ -92,24 +97,17 @@ def compare(
     >>> compare((truth - lost, 0.04 + 0 * truth), truth, law).difference("condition").answer
     'helps'
     """
-    given: Any = prediction if isinstance(prediction, State) else as_field(prediction)
-    dims = _space_dims(laws) if space_dims is None else space_dims
-    for name, field in zip(given.names, given.parts, strict=True):
-        if len(field.shape) < dims + 2:
-            raise InputError(
-                f"`prediction`{f' of {name}' if name else ''} must have axes of functions, times "
-                f"and space, (n, T, ...) before {dims} of space; got {tuple(field.shape)}. With "
-                "one time give it an axis of length 1."
-            )
+    given: Any = as_given(prediction)
+    check_laws(laws)
     check.generator(generator)
-    tried: Mapping[str, Use] = usual_ways(given, laws, draws) if ways is None else ways
-    tried = {"no law": Way("none"), **tried}
+    data = HeldOut(given, truth, where, dims_of(given, laws, space_dims), "prediction")
+    tried = _tried(given, laws, draws, ways)
+    judged = _Judge(data, truth, laws, check.samples(samples, "samples"), _more(scores))
     base: Any = None
     found: dict[str, dict[str, Numbers]] = {}
     moves: dict[str, Numbers] = {}
     failed: dict[str, str] = {}
     notes: dict[str, str] = {}
-    judged = _Judge(truth, where, laws, dims, samples, scores or {})
     for name, way in tried.items():
         rng = torch.Generator(given.device).manual_seed(0) if generator is None else generator
         try:
@@ -118,15 +116,39 @@ def compare(
                 after = _used(name, way, given, laws, rng)
                 found[name] = judged.scores(after, rng)
         except ProbConservError as error:
-            if name == "no law" or isinstance(error, InputError):
+            own = ways is not None and isinstance(error, InputError)  # the caller's, to mend
+            if base is None or own:
                 raise
             failed[name] = str(error)
             continue
         base = after if base is None else base
         moves[name] = judged.moves(base, after)
         _tell(name, said, notes)
-    scored = combined(found, given.names, OWN) if isinstance(given, State) else found
-    return Comparison(scored, moves, failed, notes)
+    several = isinstance(given, State)
+    return Comparison(combined(found, given.names, OWN) if several else found, moves, failed, notes)
+
+
+def _tried(
+    given: Any, laws: Sequence[AnyLaw], draws: int, ways: Mapping[str, Use] | None
+) -> dict[str, Use]:
+    """No law, then the others."""
+    if ways is None:
+        return {**usual_ways(given, laws, draws)}
+    if not isinstance(ways, Mapping):
+        raise InputError(f"`ways` must be ways by their names, a dict; got {type(ways).__name__}.")
+    if NO_LAW in ways:
+        raise InputError(f"`ways`: {NO_LAW!r} is what all are compared with; take another name.")
+    return {NO_LAW: Way("none"), **ways}
+
+
+def _more(scores: Mapping[str, Score] | None) -> Mapping[str, Score]:
+    given = {} if scores is None else scores
+    if not isinstance(given, Mapping) or not all(map(callable, given.values())):
+        raise InputError("`scores` must be functions of the field and the truth, by their names.")
+    for name in given:
+        if name in OWN or name.startswith("CE "):
+            raise InputError(f"`scores`: {name!r} is there already; take another name.")
+    return given
 
 
 def _tell(name: str, said: list[warnings.WarningMessage], notes: dict[str, str]) -> None:
@@ -136,10 +158,6 @@ def _tell(name: str, said: list[warnings.WarningMessage], notes: dict[str, str])
             notes.setdefault(name, str(each.message))
         else:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-
-
-def _space_dims(laws: tuple[AnyLaw, ...]) -> int:
-    return max((getattr(law, "space_dims", 1) for law in laws), default=1)
 
 
 def _used(
@@ -169,101 +187,108 @@ class _Judge:
 
     def __init__(
         self,
+        data: HeldOut,
         truth: Any,
-        where: Any,
-        laws: tuple[AnyLaw, ...],
-        dims: int,
+        laws: Sequence[AnyLaw],
         samples: int,
         more: Mapping[str, Score],
     ) -> None:
-        self.truth, self.where, self.dims, self.samples = truth, where, dims, samples
-        self.laws, self.more = dict(zip(names_of(laws), laws, strict=True)), more
+        self.data, self.truth, self.samples, self.more = data, truth, samples, more
+        self.laws = dict(zip(names_of(laws), laws, strict=True))
+        shapes = [part.shape for part in data.parts.values()]
+        times = {shape[1] for shape in shapes}
+        self.shape = shapes[0][0], times.pop() if len(times) == 1 else 1
 
     def scores(self, after: Field | State, rng: torch.Generator) -> dict[str, Numbers]:
-        """Each (n, T)."""
-        costly = any(isinstance(part, FieldDraws) for part in after.parts)
-        how: Any = {"samples": None if costly else self.samples, "generator": rng}
-        each = evaluate(after, self.truth, space_dims=self.dims, where=self.where, **how)
+        """Each (n, T); of a state whose fields have other times, the means over these."""
         found: dict[str, Numbers] = {}
-        for field, scored in (each if isinstance(each, dict) else {"": each}).items():
-            for score, x in _numbers_of(scored).items():
-                found[f"{field}: {score}" if field else score] = x
-        shape = next(iter(found.values())).shape
+        for field, part in self.data.beside(after):
+            samples = None if isinstance(field, FieldDraws) else self.samples
+            each = _scored(
+                field, part.truth, part.counts, None, samples, rng, part.dims, refuses=False
+            )
+            for name, x in _numbers_of(each).items():
+                found[f"{part.name}: {name}" if part.name else name] = self._at_times(x)
         for name, law in self.laws.items():
-            missed = _missed(law, after)
+            missed = self._missed(law, after)
             if missed is not None:
-                found[f"CE {name}"] = _over_rows(missed, shape)
+                found[f"CE {name}"] = missed
         for name, own in self.more.items():
-            found[name] = self._own(name, own(after, self.truth), shape)
+            found[name] = self._own(name, own(after, self.truth))
         return found
 
-    def _own(self, name: str, given: Any, shape: tuple[int, ...]) -> Numbers:
+    def _at_times(self, x: Tensor) -> Numbers:  # (n, ..., T) to (n, T)
+        x = x.double().reshape(x.shape[0], -1, x.shape[-1]).mean(1)
+        x = x if x.shape[1] == self.shape[1] else x.nanmean(1, keepdim=True)
+        found: Numbers = x.cpu().numpy()
+        return found
+
+    def _own(self, name: str, given: Any) -> Numbers:
+        n, times = self.shape
         x = check.as_tensor(f"scores[{name!r}]", given).double().cpu().numpy()
-        x = x[:, None] if x.ndim == 1 and len(x) == shape[0] else x
-        if x.ndim != 2 or x.shape[0] != shape[0] or x.shape[1] not in (1, shape[1]):
+        x = x[:, None] if x.ndim == 1 and len(x) == n else x
+        if x.ndim != 2 or x.shape[0] != n or x.shape[1] not in (1, times) or np.isinf(x).any():
             raise InputError(
-                f"`scores`: {name!r} must return a number for each of {shape[0]} functions, or "
-                f"for each function and time, {shape}; got shape {x.shape}."
+                f"`scores`: {name!r} must return a number for each of {n} functions, or for each "
+                f"function and time, {self.shape}, finite or NaN where none is known; got shape "
+                f"{x.shape}."
             )
-        return np.broadcast_to(x, shape).copy()
+        return np.broadcast_to(x, self.shape).copy()
 
     def moves(self, base: Field | State, after: Field | State) -> Numbers:
         """Move times error, the squared move and the squared error, (3, n, T), of all fields."""
         total: Any = 0.0
-        for name, before, one in zip(base.names, base.parts, after.parts, strict=True):
+        several = len(base.parts) > 1
+        for before, (one, part) in zip(base.parts, self.data.beside(after), strict=True):
             mean, spread = (x.double() for x in (before.mean, before.std))
-            u = check.tensor("truth", self._of(self.truth, name), like=before.mean).double()
-            move, error = one.mean.double() - mean, u - mean
-            unit = spread.square().mean().clamp_min(TINY) if len(base.parts) > 1 else 1.0
-            counts = torch.as_tensor(True) if self.where is None else self._counts(name, mean)
-            pairs = torch.stack([move * error, move * move, error * error + 0 * move]) / unit
-            pairs = torch.where(counts, pairs, 0.0)
-            total = total + pairs.flatten(-self.dims).sum(-1).flatten(2).reshape(
-                3, mean.shape[0], -1, mean.shape[-self.dims - 1]
-            ).sum(2)
+            move, error = one.mean.double() - mean, part.truth.double() - mean
+            unit = spread.square().mean().clamp_min(TINY) if several else 1.0
+            pairs = torch.stack([move * error, move * move, error * error]) / unit
+            pairs = torch.where(part.counts, pairs, 0.0).flatten(-part.dims).sum(-1)
+            pairs = pairs.reshape(3, part.shape[0], -1, part.shape[1]).sum(2)
+            same = part.shape[1] == self.shape[1]
+            total = total + (pairs if same else pairs.sum(-1, keepdim=True))
         found: Numbers = total.cpu().numpy()
         return found
 
-    def _of(self, given: Any, name: str) -> Any:
-        return given[name] if name else given
+    def _missed(self, law: Any, after: Field | State) -> Numbers | None:
+        """The size of what the mean misses, (n, T); None of inequalities on points.
 
-    def _counts(self, name: str, like: Tensor) -> Tensor:
-        own = self.where.get(name) if name else self.where
-        return check.mask(torch.tensor(True) if own is None else own).to(like.device)
+        The same at all times where rows are not of times, NaN at times of which a law says nothing.
+        """
+        own, side = getattr(law, "law", law), getattr(law, "side", 0)
+        if not hasattr(own, "residual"):
+            return None
+        x = own.residual(after if isinstance(after, State) else after.mean).double()
+        x = ((x * side).clamp_max(0) if side else x).abs()
+        n, times = self.shape
+        name = next((n for n in getattr(own, "maps", {}) if n in self.data.parts), None)
+        part = self.data.parts[name] if name is not None else next(iter(self.data.parts.values()))
+        lead = part.truth.ndim - part.dims - 1  # axes before that of time
+        if x.ndim < lead or x.shape[0] != n:
+            return np.full(self.shape, float(x.mean()))
+        x = x.flatten(0, lead - 1).reshape(n, -1, *x.shape[lead:]).mean(1) if lead > 1 else x
+        if x.ndim < 2 or not _has_times(own, lead, part.dims):
+            return _wide(x.reshape(n, -1).mean(1, keepdim=True), self.shape)
+        x = x.reshape(n, x.shape[1], -1).mean(-1)
+        if getattr(own, "times", None) is not None:
+            chosen = own._chosen(part.truth.shape)
+            x = x.new_full((n, part.shape[1]), math.nan).index_copy(1, chosen, x)
+        return _wide(x if x.shape[1] == times else x.nanmean(1, keepdim=True), self.shape)
 
 
-def _numbers_of(scored: Scores) -> dict[str, Numbers]:
-    each = {name: getattr(scored, "MSE" if name == "RMSE" else name) for name in OWN}
-    each["RMSE"] = each["RMSE"].sqrt()
-    return {name: _at_times(x) for name, x in each.items()}
+def _has_times(law: Any, lead: int, dims: int) -> bool:
+    """Whether the axis of rows after the first `lead` is that of time."""
+    if isinstance(law, NonlinearLaw):
+        return law.batch_dims > lead
+    return not law.is_initial and not law.map.reads_time and law.space_dims <= dims
 
 
-def _at_times(x: Tensor) -> Numbers:
-    """(n, ..., T) to (n, T)."""
-    x = x.double()
-    x = x.reshape(x.shape[0], -1, x.shape[-1]).mean(1)
-    found: Numbers = x.cpu().numpy()
+def _wide(x: Tensor, shape: tuple[int, int]) -> Numbers:
+    found: Numbers = x.expand(shape).cpu().numpy().copy()
     return found
 
 
-def _missed(law: Any, after: Field | State) -> Tensor | None:
-    """What the mean misses of a law; None of inequalities on points."""
-    own = getattr(law, "law", law)
-    if not hasattr(own, "residual"):
-        return None
-    found: Tensor = own.residual(after if isinstance(after, State) else after.mean)
-    side = getattr(law, "side", 0)
-    return (found * side).clamp_max(0) * side if side else found
-
-
-def _over_rows(missed: Tensor, shape: tuple[int, ...]) -> Numbers:
-    """The size of what rows miss, (n, T); the same for all times where rows are not of times."""
-    x = missed.double().abs()
-    if tuple(x.shape[:2]) == shape:
-        x = x.reshape(*shape, -1).mean(-1)
-    elif x.ndim and x.shape[0] == shape[0]:
-        x = x.reshape(shape[0], -1).mean(1, keepdim=True).expand(shape)
-    else:
-        x = x.mean().expand(shape)
-    found: Numbers = x.cpu().numpy().copy()
-    return found
+def _numbers_of(each: Scores) -> dict[str, Tensor]:
+    found = {name: getattr(each, "MSE" if name == "RMSE" else name) for name in OWN}
+    return {**found, "RMSE": found["RMSE"].sqrt()}

@@ -29,6 +29,16 @@ HIGHER = ("LL",)  # scores of which more is better
 SHARES = ("coverage_50", "coverage_90", "coverage_99")  # of which neither is
 
 
+def is_higher(score: str) -> bool:
+    """Whether more of a score is better, also of one field of a state: "u: LL"."""
+    return score.split(": ")[-1] in HIGHER
+
+
+def is_share(score: str) -> bool:
+    """Whether neither more nor less of a score is better."""
+    return score.split(": ")[-1] in SHARES
+
+
 @dataclass(frozen=True)
 class Difference:
     """What a way changes in a score, beside no law, over functions.
@@ -92,12 +102,12 @@ class Difference:
     @property
     def change(self) -> str:
         """The gain in words, with its standard error."""
-        word = "lower" if (self.gain > 0) != (self.score in HIGHER) else "higher"
+        word = "lower" if (self.gain > 0) != (is_higher(self.score)) else "higher"
         size, error = self._share(abs(self.gain)), self._share(self.error)
         return f"{self.score} is {size} {word} (standard error {error})"
 
     def _share(self, x: float) -> str:
-        if self.score in HIGHER or not self.base:
+        if is_higher(self.score) or not self.base:
             return f"{x:.3g}"
         return f"{x / abs(self.base):.1%}"
 
@@ -181,15 +191,16 @@ class Comparison:
         Returns
         -------
         Difference, or dict of Difference by the name of the group if `by` is given
-            Where a function has no number, it does not count.
+            Times and functions at which one of the two has no number do not count.
         """
         choice("way", way, self.ways)
         choice("score", score, self.names)
         base, own = (self.scores[one][score] for one in (self.ways[0], way))
         groups = groups_of(by, base.shape, self.times)
+        known = ~np.isnan(base) & ~np.isnan(own)
         found = {
             name: difference_of(way, score, name, _mean(base, there), _mean(own, there))
-            for name, there in groups.items()
+            for name, there in ((name, there & known) for name, there in groups.items())
         }
         return found["all"] if by is None else found
 
@@ -338,7 +349,7 @@ class Comparison:
 
 
 def _cells(one: Difference, reach: Reach) -> list[str]:
-    known = one.score in SHARES
+    known = is_share(one.score)
     return [
         "" if known else f"{one.gain:.3g}",
         f"{one.error:.2g}",
@@ -388,7 +399,7 @@ def _mean(x: Numbers, there: NDArray[np.bool_]) -> Numbers:
 
 
 def difference_of(way: str, score: str, group: str, base: Numbers, own: Numbers) -> Difference:
-    sign = 1 if score in HIGHER else -1
+    sign = 1 if is_higher(score) else -1
     gains = sign * (own - base)
     known = np.isfinite(gains)
     which, gains = np.flatnonzero(known), gains[known]
@@ -450,7 +461,7 @@ def combined(
         mean = {}
         for score in scores:
             names = [f"{field}: {score}" for field in fields]
-            plain = score in HIGHER or score in SHARES
+            plain = is_higher(score) or is_share(score)
             units = [1.0 if plain else _size(first[name]) for name in names]
             mean[score] = np.mean([own[n] / u for n, u in zip(names, units, strict=True)], 0)
         together[way] = {**mean, **own}

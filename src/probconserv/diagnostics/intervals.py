@@ -19,6 +19,7 @@ from ..support.complete_files import check_folder, complete
 from ..support.errors import InputError
 from ..support.tolerances import CERTAIN
 from .comparison import Groups, groups_of
+from .held_out import HeldOut, Part, as_given, as_known
 
 FORMAT = "probconserv conformal 1"
 
@@ -109,27 +110,35 @@ class Conformal:
         Returns
         -------
         tuple of two Tensor; of a state a dict of them
-            The lower and the upper end.
+            The lower and the upper end. They know nothing of bounds: clamp them where values have
+            some.
         """
         if isinstance(field, State):
             return {name: self._ends(part, f"{name}: ", by) for name, part in field.fields.items()}
         return self._ends(as_field(field), "", by)
 
     def _ends(self, field: Field, prefix: str, by: Groups) -> tuple[Tensor, Tensor]:
-        low, high = field.interval(self.level)
-        mean = field.mean
-        dims = _dims_of(field)
-        shape = field.shape[0], field.shape[-1 - dims]
-        labels: Groups = "time" if self.by_time else by
+        if len(field.shape) < 3:
+            raise InputError(
+                "`field` must have axes of functions, times and space, (n, T, ...); got "
+                f"{tuple(field.shape)}."
+            )
+        shape = field.shape[0], field.shape[1]
         factor = torch.ones(shape, dtype=torch.float64)
-        for name, there in groups_of(labels, shape).items():
+        groups = groups_of("time" if self.by_time else by, shape)
+        own = [name for name in self.factors if name.startswith(prefix)]
+        if self.by_time and (by is not None or len(own) != len(groups)):
+            raise InputError(
+                f"`field` must have the {len(own)} times that the factors are of, and `by` is not "
+                f"for them; got {len(groups)} times."
+            )
+        for name, there in groups.items():
             check.choice("by", f"{prefix}{name}", self.factors)
             factor[torch.from_numpy(there.copy())] = self.factors[f"{prefix}{name}"]
-        factor = factor.to(mean)
-        factor = factor.reshape(
-            shape[0], *[1] * (len(field.shape) - dims - 2), shape[1], *[1] * dims
-        )
-        return mean - _times(factor, mean - low), mean + _times(factor, high - mean)
+        factor = factor.to(field.device)[(..., *[None] * (len(field.shape) - 2))]
+        middle, low, high = _middle_and_ends(field, self.level)
+        ends = middle - _times(factor, middle - low), middle + _times(factor, high - middle)
+        return ends[0].to(field.dtype), ends[1].to(field.dtype)
 
     def save(self, path: str | Path) -> None:
         """Keeps it as JSON, which `Conformal.load` reads.
@@ -170,7 +179,8 @@ class Conformal:
             words = json.loads(place.read_text())
             if words.pop("format") != FORMAT:
                 raise ValueError("another format")
-            factors = {k: math.inf if x is None else x for k, x in words.pop("factors").items()}
+            given = words.pop("factors").items()
+            factors = {k: math.inf if x is None else float(x) for k, x in given}
             return cls(factors=factors, **words)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"`path`: {place} holds no factors that `save` kept.") from error
@@ -187,7 +197,7 @@ def conformal(
 ) -> Conformal:
     """Factors that make intervals hold their probability, from held-out functions.
 
-    What an interval misses is measured in its own half widths, from the mean. The factor is the
+    What an interval misses is measured in its own half widths, from the median. The factor is the
     quantile of these numbers over all points, with the same weight for each function and one
     function more, infinitely far off::
 
@@ -225,23 +235,25 @@ def conformal(
     >>> round(found.factors["all"], 1)
     2.1
     """
-    given: Any = field if isinstance(field, State) else as_field(field)
+    given = as_given(field)
     p = check_level(level)
+    dims = {name: max(len(part.shape) - 2, 1) for name, part in given_parts(given)}
+    data = HeldOut(given, truth, where, dims, "field")
     factors: dict[str, float] = {}
     counts: dict[str, int] = {}
-    for name, part in zip(given.names, given.parts, strict=True):
-        misses = _misses(part, truth[name] if name else truth, p)
-        own = where.get(name) if name and where is not None else where
-        there = check.mask(torch.tensor(True) if own is None else own).expand(part.shape)
-        dims = _dims_of(part)
-        shape = part.shape[0], part.shape[-1 - dims]
-        misses, there = (_in_functions(x.cpu(), shape, dims) for x in (misses, there))
-        for group, counted in groups_of(by, shape).items():
-            used = there & torch.from_numpy(counted.copy())[:, None, :, None]
+    for one, part in data.beside(given):
+        misses = _misses(one, part, p).flatten(2).cpu()  # (n, T, points)
+        there = part.counts.flatten(2).cpu()
+        for group, counted in groups_of(by, part.shape).items():
+            used = there & torch.from_numpy(counted.copy())[..., None]
             each = [m[t].numpy() for m, t in zip(misses, used, strict=True) if bool(t.any())]
-            key = f"{name}: {group}" if name else group
+            key = f"{part.name}: {group}" if part.name else group
             factors[key], counts[key] = _quantile(each, p), len(each)
     return Conformal(p, factors, counts, isinstance(by, str))
+
+
+def given_parts(field: Any) -> list[tuple[str, Field]]:
+    return list(zip(field.names, field.parts, strict=True))
 
 
 def fewest(level: float) -> int:
@@ -249,29 +261,20 @@ def fewest(level: float) -> int:
     return math.ceil(level / (1 - level) * (1 - CERTAIN))
 
 
-def _dims_of(field: Field) -> int:
-    """How many last axes are space: all but functions and time of a field (n, T, ...)."""
-    if len(field.shape) < 3:
-        raise InputError(
-            "`field` must have axes of functions, times and space, (n, T, ...); got "
-            f"{tuple(field.shape)}. With one time give it an axis of length 1."
-        )
-    return len(field.shape) - 2
+def _middle_and_ends(field: Field, level: float) -> tuple[Tensor, Tensor, Tensor]:
+    """The median, which lies within every central interval, as a mean need not, and the ends."""
+    low, high = (x.double() for x in field.interval(level))
+    return field.quantile(0.5).double(), low, high
 
 
-def _in_functions(x: Tensor, shape: tuple[int, int], dims: int) -> Tensor:
-    """(n, ..., T, *space) to (n, others, T, points)."""
-    return x.reshape(shape[0], -1, shape[1], math.prod(x.shape[x.ndim - dims :]))
-
-
-def _misses(field: Field, truth: Any, level: float) -> Tensor:
-    """How far the truth lies from the mean, in half widths of its side."""
-    u = check.tensor("truth", truth, like=field.mean, of="the field")
-    check.broadcasts("truth", u, field.shape, "the field")
-    mean, (low, high) = field.mean.double(), (x.double() for x in field.interval(level))
-    away = u.double() - mean
-    half = torch.where(away > 0, high - mean, mean - low)
-    return torch.where(away == 0, 0.0, away.abs() / half)  # infinite where nothing was to vary
+def _misses(field: Field, part: Part, level: float) -> Tensor:
+    """How far the truth lies from the median, in half widths of its side."""
+    u = part.truth.double()
+    middle, low, high = _middle_and_ends(field, level)
+    away = u - middle
+    half = torch.where(away > 0, high - middle, middle - low)
+    known = as_known(part.truth, away, part.dims)
+    return torch.where((away == 0) | (known & (half == 0)), 0.0, away.abs() / half)
 
 
 def _times(factor: Tensor, half: Tensor) -> Tensor:

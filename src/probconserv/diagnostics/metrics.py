@@ -232,8 +232,12 @@ def _scored(
     samples: int | None,
     generator: torch.Generator | None,
     space_dims: int,
+    refuses: bool = True,
 ) -> Scores:
-    """The scores of one field; missed: its conservation error."""
+    """The scores of one field; missed: its conservation error.
+
+    refuses: a field without variance at every time; else its LL is NaN.
+    """
     check_measured((field,), "field", "no truth can score")
     if not check.is_whole(space_dims) or not 0 < space_dims < len(field.shape):
         raise InputError(
@@ -250,7 +254,7 @@ def _scored(
     moves = std > 0
     spread = average.all(moves)
     held = isinstance(field, FieldDraws) or _is_within(field)
-    if not held and moves.numel() and not bool(spread.any()):
+    if refuses and not held and moves.numel() and not bool(spread.any()):
         raise DegenerateError(
             "the field has points without variance at every time, where LL is infinite. Score a "
             "field with variance everywhere at some time, or leave those points out with `where`."

@@ -13,20 +13,25 @@ from torch import Tensor
 
 from ..conditioning.condition import AnyLaw
 from ..conditioning.draws import FieldDraws
+from ..fields.dense import Dense
 from ..fields.gaussian import Diagonal, Field
-from ..fields.state import Prediction, State, as_field
-from ..laws.inequalities import Inequality
+from ..fields.low_rank import LowRank
+from ..fields.state import Prediction, State
+from ..laws.law import Law
+from ..laws.nonlinear import NonlinearLaw
 from ..support import checks as check
 from ..support.errors import ImplausibleWarning, InputError, ProbConservError
 from .comparison import Difference, difference_of
+from .held_out import HeldOut, Part, as_given, check_laws, dims_of
 from .metrics import crps
-from .ways import Way, has_value, is_exact, names_of
+from .ways import Way, has_value, is_exact, is_posterior, names_of
 
 Goal: TypeAlias = Literal["CRPS", "LL", "RMSE"]
 Scores: TypeAlias = NDArray[np.float64]  # (candidates, scales, n), lower is better
 GOALS = ("CRPS", "LL", "RMSE")
 SCALES = tuple(2.0 ** (k / 4) for k in range(-12, 17))  # of standard deviations
 COMMON, NOISES = (0.5, 0.95), (0.5, 1.0, 2.0)
+FEW, FEW_DRAWS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 2.0)  # where each is a solve of its own
 ERRORS = 1.0  # standard errors by which a way must be better than a simpler one
 
 
@@ -102,7 +107,8 @@ def select(
     *laws : Law, NonlinearLaw or Inequality
         Those that may be used, with values for each function.
     score : {"CRPS", "LL", "RMSE"}
-        What is made as good as can be. With "RMSE" the variance stays.
+        What is made as good as can be. With "RMSE" the variance stays. With "LL" no way is chosen
+        that leaves a point no variance.
     ways : sequence of Way
         The candidates, in place of the usual ones. No law is always one, and `scale` is found.
     where : array of bool; of a state a dict of arrays
@@ -138,33 +144,37 @@ def select(
     ('condition', 'helps')
     """
     check.choice("score", score, GOALS)
-    given: Any = prediction if isinstance(prediction, State) else as_field(prediction)
-    rng = generator or torch.Generator(given.device).manual_seed(0)
-    check.generator(rng)
-    n = given.parts[0].shape[0] if given.parts[0].shape else 0
+    check.generator(generator)
+    check_laws(laws)
+    given: Any = as_given(prediction)
+    data = HeldOut(given, truth, where, dims_of(given, laws, None), "prediction")
+    rng = torch.Generator(given.device).manual_seed(0) if generator is None else generator
+    n = next(iter(data.parts.values())).shape[0]
     if not check.is_whole(folds) or folds < 2 or n < 2 * folds:
         raise InputError(
             f"`folds` must be at least 2, with two functions in each; got {folds!r:.20} for {n} "
             "functions."
         )
-    cards = usual_candidates(given, laws, draws) if ways is None else [Way("none"), *ways]
-    scores, kept, failed = [], [], {}
+    judged = _Judge(given, data, tuple(laws), score, rng)
+    cards = usual_candidates(given, laws, draws) if ways is None else _checked(ways)
+    rows, kept, failed = [], [], {}
     for card in cards:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ImplausibleWarning)  # the scores say it
-                after = card(given, *laws, generator=rng)
+                rows.append(judged.row(card))
+            kept.append(card)
         except ProbConservError as error:
-            if card.how == "none" or isinstance(error, InputError):
+            if not kept or (ways is not None and isinstance(error, InputError)):
                 raise
             failed[str(card)] = str(error)
-            continue
-        scores.append(_scores(given, after, truth, where, score))
-        kept.append(card)
-    table: Scores = np.stack(scores)
-    if score == "RMSE":
-        table = table[:, [SCALES.index(1.0)]]
-    return _choice(kept, table, failed, score, folds, rng)
+    return _choice(kept, np.stack(rows), failed, score, folds, rng)
+
+
+def _checked(ways: Any) -> list[Way]:
+    if not isinstance(ways, list | tuple) or not all(isinstance(way, Way) for way in ways):
+        raise InputError("`ways` must be a list of `Way`, to which `scale` is found.")
+    return [Way("none"), *ways]
 
 
 def usual_candidates(
@@ -176,13 +186,13 @@ def usual_candidates(
     subsets += [tuple(names)] * (len(names) > 1)
     by_name = dict(zip(names, laws, strict=True))
     independent = all(isinstance(field, Diagonal) for field in prediction.parts)
-    cards = [Way("none")]
+    cards, posterior = [Way("none")], is_posterior(prediction)
     for subset in reversed(subsets):
         own = [by_name[name] for name in subset]
         valued = any(has_value(law) for law in own)
         cards.append(Way(laws=subset))
-        if any(isinstance(law, Inequality) for law in own):  # draws have no other scale afterwards
-            cards += [Way(laws=subset, scale=scale) for scale in (0.5, 2.0)]
+        if posterior:
+            continue
         cards += [Way("project", laws=subset)] * all(is_exact(law) for law in own)
         if not independent:
             cards.append(Way(laws=subset, points="independent"))
@@ -253,43 +263,78 @@ def _is_better(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
     return bool(gains.mean() > ERRORS * gains.std(ddof=1) / math.sqrt(len(gains)))
 
 
-def _scores(base: Any, after: Any, truth: Any, where: Any, goal: str) -> NDArray[np.float64]:
-    """Of each function with each scale, (scales, n); of a state in units of its spreads."""
-    total: Any = 0.0
-    for name, before, part in zip(base.names, base.parts, after.parts, strict=True):
-        u = check.tensor("truth", truth[name] if name else truth, like=before.mean, of="the field")
-        check.broadcasts("truth", u, before.shape, "the field")
-        own = where.get(name) if name and where is not None else where
-        counts = check.mask(torch.tensor(True) if own is None else own).to(u.device)
-        counts = counts.expand(before.shape).double().flatten(1)
-        unit = before.std.double().square().mean().sqrt() if name and goal != "LL" else 1.0
-        found = _of_field(part, u.expand(before.shape), counts, goal)
-        total = total + found / unit
-    scores: NDArray[np.float64] = total.cpu().numpy()
-    return scores
+class _Judge:
+    """Scores of cards on held-out data."""
+
+    def __init__(
+        self, given: Any, data: HeldOut, laws: tuple[AnyLaw, ...], goal: str, rng: torch.Generator
+    ) -> None:
+        self.given, self.data, self.laws, self.goal, self.rng = given, data, laws, goal, rng
+        self.units: list[float] = [1.0] * len(data.parts)
+        if len(data.parts) > 1 and goal != "LL":  # those of the prediction as it is
+            each = self._of_parts(given, (1.0,))
+            self.units = [float(x.mean()) or 1.0 for x in each]
+
+    def row(self, card: Way) -> NDArray[np.float64]:
+        """With each scale of the standard deviations, (scales, n); infinite where not tried."""
+        after = card(self.given, *self.laws, generator=self.rng)
+        if self.goal == "RMSE" or self._scales_alike(card, after):
+            scales = (1.0,) if self.goal == "RMSE" else SCALES
+            return self._total(after, scales)
+        found = np.full((len(SCALES), self._total(after, (1.0,)).shape[1]), math.inf)
+        draws = any(isinstance(part, FieldDraws) for part in after.parts)
+        few = FEW_DRAWS if draws else FEW
+        for scale in (1.0,) if is_posterior(self.given) else few:
+            one = replace(card, scale=card.scale * scale)
+            made = after if scale == 1 else one(self.given, *self.laws, generator=self.rng)
+            found[SCALES.index(scale)] = self._total(made, (1.0,))[0]
+        return found
+
+    def _scales_alike(self, card: Way, after: Any) -> bool:
+        """Whether a prior with k times the standard deviations gives a result with k times them.
+
+        So it is of Gaussian priors and of laws whose noise is none, or goes by the prior.
+        """
+        gaussian = all(isinstance(part, Diagonal | LowRank | Dense) for part in self.given.parts)
+        own = card.chosen(self.laws) if card.how == "condition" else []
+        exact = all(isinstance(law, Law | NonlinearLaw) and is_exact(law) for law in own)
+        return gaussian and exact and not card.inflated
+
+    def _total(self, after: Any, scales: tuple[float, ...]) -> NDArray[np.float64]:
+        pairs = zip(self._of_parts(after, scales), self.units, strict=True)
+        total: Any = sum(x / unit for x, unit in pairs)
+        scores: NDArray[np.float64] = total.cpu().numpy()
+        return scores
+
+    def _of_parts(self, after: Any, scales: tuple[float, ...]) -> list[Tensor]:
+        return [_of_field(*pair, self.goal, scales) for pair in self.data.beside(after)]
 
 
-def _of_field(field: Field, u: Tensor, counts: Tensor, goal: str) -> Tensor:
+def _of_field(field: Field, part: Part, goal: str, scales: tuple[float, ...]) -> Tensor:
+    """Of each function with each scale, (scales, n); lower is better."""
+    counts = part.counts.flatten(1)
+
     def average(x: Tensor) -> Tensor:
-        return (torch.where(counts > 0, x.flatten(1), 0.0)).sum(1) / counts.sum(1)
+        return torch.where(counts, x.double().flatten(1), 0.0).sum(1) / counts.sum(1)
 
-    away = u.double() - field.mean.double()
+    u = part.truth.double()
+    away = u - field.mean.double()
     if goal == "RMSE":
-        return average(away.square()).sqrt().expand(len(SCALES), -1)
+        return average(away.square()).sqrt().expand(len(scales), -1)
     if isinstance(field, FieldDraws):  # another scale would be another solve
         if goal == "LL":
             raise InputError("`score`: draws within inequalities have no density; use CRPS.")
-        found = torch.full((len(SCALES), len(u)), math.inf, dtype=torch.float64, device=u.device)
-        found[SCALES.index(1.0)] = average(field.crps(u).double())
-        return found
+        return average(field.crps(u)).expand(len(scales), -1)
     std = field.std.double()
-    each = []
-    for scale in SCALES:
-        wide, moves = scale * std, std > 0
+    moves, each = std > 0, []
+    held = ~moves & counts.view_as(moves)  # at a value: no density is finite there
+    without = torch.where(held.flatten(1).any(1), math.inf, 0.0)
+    for scale in scales:
+        wide = scale * std
         z = away / torch.where(moves, wide, 1.0)
         if goal == "CRPS":
             each.append(average(torch.where(moves, wide * crps(z), away.abs())))
         else:
             density = z.square() / 2 + torch.where(moves, wide, 1.0).log()
-            each.append(average(torch.where(moves, density, 0.0)) + math.log(2 * math.pi) / 2)
+            each.append(average(density) + math.log(2 * math.pi) / 2 + without)
     return torch.stack(each)

@@ -7,9 +7,9 @@ kept in a file. `compare` scores several of them, `select` finds one.
 import copy
 import json
 import math
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import count
 from numbers import Real
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from ..conditioning.condition import AnyLaw, condition, laid_on, project
+from ..conditioning.draws import Draws
 from ..conditioning.loop.linearised import MOST_DENSE
+from ..conditioning.posterior import Posterior
 from ..fields.covariances import Correlated
 from ..fields.gaussian import Diagonal, Field
 from ..fields.low_rank import LowRank
@@ -39,6 +41,7 @@ How: TypeAlias = Literal["none", "project", "condition"]
 Points: TypeAlias = Literal["given", "independent", "moments"]
 HOWS, POINTS = ("none", "project", "condition"), ("given", "independent", "moments")
 FORMAT = "probconserv way 1"
+LARGEST = 1e30  # of what standard deviations are multiplied with
 
 
 @dataclass(frozen=True)
@@ -86,12 +89,26 @@ class Way:
     def __post_init__(self) -> None:
         check.choice("how", self.how, HOWS)
         check.choice("points", self.points, POINTS)
-        check.between("common", self.common, 0, 1)
-        check.samples(self.draws, "draws")
-        if not _is_number(self.scale) or self.scale <= 0:
-            raise InputError(f"`scale` must be a number above 0; got {self.scale!r}.")
-        if not _is_number(self.noise) or self.noise < 0:
-            raise InputError(f"`noise` must be a number that is not negative; got {self.noise!r}.")
+        if not isinstance(self.inflated, bool):
+            raise InputError(f"`inflated` must be True or False; got {self.inflated!r:.40}.")
+        named = self.laws is None or isinstance(self.laws, tuple | list)
+        if not named or not all(isinstance(name, str) for name in self.laws or ()):
+            raise InputError(f"`laws` must be a tuple of names, or None; got {self.laws!r:.40}.")
+        if not _is_number(self.scale) or not 0 < self.scale < LARGEST:
+            raise InputError(f"`scale` must be a number above 0; got {self.scale!r:.40}.")
+        if not _is_number(self.noise) or not 0 <= self.noise < LARGEST:
+            raise InputError(
+                f"`noise` must be a number that is not negative; got {self.noise!r:.40}."
+            )
+        plain = {
+            "laws": None if self.laws is None else tuple(self.laws),
+            "scale": float(self.scale),
+            "common": float(check.between("common", self.common, 0, 1)),
+            "noise": float(self.noise),
+            "draws": int(check.samples(self.draws, "draws")),
+        }
+        for name, value in plain.items():  # as JSON keeps them
+            object.__setattr__(self, name, value)
 
     def __call__(
         self,
@@ -207,14 +224,15 @@ class Way:
             words = json.loads(place.read_text())
             if words.pop("format") != FORMAT:
                 raise ValueError("another format")
-            names = words["laws"]
-            return cls(**{**words, "laws": None if names is None else tuple(names)})
+            if set(words) != {field.name for field in fields(cls)}:
+                raise ValueError("other entries than those of a card")
+            return cls(**words)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise InputError(f"`path`: {place} holds no way that `save` kept: {error}.") from None
 
 
 def _is_number(x: object) -> bool:
-    return isinstance(x, Real) and math.isfinite(x)
+    return isinstance(x, Real) and not isinstance(x, bool) and math.isfinite(x)
 
 
 def names_of(laws: Sequence[AnyLaw]) -> list[str]:
@@ -236,13 +254,12 @@ def names_of(laws: Sequence[AnyLaw]) -> list[str]:
     >>> names_of([pc.integral([0.0, 1.0], 1.0), pc.integral([0.0, 2.0], 1.0), pc.bounds(low=0.0)])
     ['integral', 'integral 2', 'bounds']
     """
-    seen: Counter[str] = Counter()
-    names = []
+    names: list[str] = []
     for law in laws:
         of = [name for name in getattr(law, "maps", {getattr(law, "of", ""): None}) if name]
-        name = law.label + (f" of {', '.join(of)}" if of else "")
-        seen[name] += 1
-        names.append(name if seen[name] == 1 else f"{name} {seen[name]}")
+        plain = law.label + (f" of {', '.join(of)}" if of else "")
+        numbered = (f"{plain} {i}" for i in count(2))
+        names.append(plain if plain not in names else next(n for n in numbered if n not in names))
     return names
 
 
@@ -253,7 +270,8 @@ def usual_ways(
     names, ways = names_of(laws), {"no law": Way("none")}
     if not laws:
         return ways
-    if all(is_exact(law) for law in laws):
+    posterior = is_posterior(prediction)
+    if all(is_exact(law) for law in laws) and not posterior:
         ways["project"] = Way("project")
     if len(laws) > 1:
         ways |= {f"condition on {name}": Way(laws=(name,)) for name in names}
@@ -261,11 +279,16 @@ def usual_ways(
     kinds = {type(field) for field in prediction.parts}
     if kinds & {Mixture}:
         ways["condition as one Gaussian"] = Way(points="moments")
-    elif kinds - {Diagonal}:
+    elif kinds - {Diagonal} and not posterior:
         ways["condition as independent points"] = Way(points="independent")
-    if any(has_value(law) for law in laws):
+    if any(has_value(law) for law in laws) and not posterior:
         ways["inflate and condition"] = Way(inflated=True)
     return {name: replace(way, draws=draws) for name, way in ways.items()}
+
+
+def is_posterior(prediction: Field | State) -> bool:
+    """Whether laws were given before: it can be conditioned again, and nothing else."""
+    return isinstance(prediction, Posterior | Draws)
 
 
 def is_exact(law: AnyLaw) -> bool:
