@@ -79,10 +79,8 @@ def main() -> None:
     truth = {k: gas[:, i, None] for i, k in enumerate(NAMES)}
     width = torch.full((CELLS,), 1 / CELLS, dtype=torch.float64)
     totals = [pc.weighted_sum(width, u.mean(-1), of=k) for k, u in truth.items()]
-    positive = (
-        pc.at_least(pc.nonlinear(pressure, FLOOR, batch_dims=2, label="pressure")),
-        pc.bounds(FLOOR, of="rho"),
-    )
+    floor = pc.nonlinear(pressure, FLOOR, batch_dims=2, label="pressure")
+    positive = pc.at_least(floor), pc.bounds(FLOOR, of="rho")
     kept: dict[str, dict[str, Tensor]] = {}
 
     def made(name, *laws):  # type: ignore[no-untyped-def]
@@ -93,7 +91,8 @@ def main() -> None:
 
         return way
 
-    ways = {"totals": made("totals", *totals), "totals, positive": made("both", *totals, *positive)}
+    both = made("totals, positive", *totals, *positive)
+    ways = {"totals": made("totals", *totals), "totals, positive": both}
     found = pc.compare(state, truth, *totals, *positive, ways=ways, samples=2)
     print(found.verdict)
     print(found.table())

@@ -44,6 +44,7 @@ def judged(cell: Cell) -> dict[str, Any]:
     start = time.perf_counter()
     tried = usual_ways(few[0], few[2], DRAWS)
     tried = {n: w for n, w in tried.items() if not w.inflated and w.points == "given"}
+    del tried["no law"]
     said, true = (pc.compare(f, u, *laws, ways=tried, samples=4) for f, u, laws in (few, many))
     ways = {}
     for way in true.ways[1:]:
@@ -113,15 +114,37 @@ def _relative(prior: Any, truth: Any) -> float:
     return float((prior.mean - truth).square().mean().sqrt() / truth.std())
 
 
+def again(given: argparse.Namespace, done: dict[str, Any]) -> None:
+    """What is selected by the code as it is now, beside verdicts as they were."""
+    out = given.out.with_suffix(".again.jsonl")
+    there = (
+        {json.loads(line)["cell"] for line in out.read_text().splitlines()} if out.exists() else {}
+    )
+    with out.open("a") as file:
+        for cell in sources(given.sources):
+            if cell.key not in done or cell.key in there:
+                continue
+            found = done[cell.key]
+            if "useless" not in found:
+                few, many = ((cell.prior(p), cell.truth(p), cell.laws(p)) for p in (GIVEN, JUDGED))
+                found |= _selected(cell, few, many)
+            file.write(json.dumps(found) + "\n")
+            file.flush()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sources", nargs="+", choices=["rollouts", "operators", "paper"])
+    parser.add_argument("--again", action="store_true", help="select again, for cells in --out")
     parser.add_argument("--every", type=int, nargs=2, default=(0, 1), help="every B-th cell from A")
     parser.add_argument("--out", type=Path, default=Path("build/testbed/study.jsonl"))
     given = parser.parse_args()
     there = given.out.read_text().splitlines() if given.out.exists() else []
-    done = {json.loads(line)["cell"] for line in there}
+    done = {found["cell"]: found for found in map(json.loads, there)}
     warnings.simplefilter("ignore", pc.ImplausibleWarning)
+    if given.again:
+        again(given, done)
+        return
     with given.out.open("a") as file:
         for number, cell in enumerate(sources(given.sources)):
             if cell.key in done or number % given.every[1] != given.every[0]:
