@@ -29,6 +29,16 @@ HIGHER = ("LL",)  # scores of which more is better
 SHARES = ("coverage_50", "coverage_90", "coverage_99")  # of which neither is
 
 
+def is_higher(score: str) -> bool:
+    """Whether more of a score is better, also of one field of a state: "u: LL"."""
+    return score.split(": ")[-1] in HIGHER
+
+
+def is_share(score: str) -> bool:
+    """Whether neither more nor less of a score is better."""
+    return score.split(": ")[-1] in SHARES
+
+
 @dataclass(frozen=True)
 class Difference:
     """What a way changes in a score, beside no law, over functions.
