@@ -196,6 +196,53 @@ def test_a_way_that_cannot_be_is_named_and_noise_needs_a_spread(world):
     assert ways == ("no law", "variance")
 
 
+def twice(data, dim, i):
+    """The data with an entry twice."""
+    return data.isel({dim: sorted([*range(data.sizes[dim]), i])})
+
+
+@pytest.mark.parametrize("form", [float, int, np.float32])
+def test_numbers_that_stand_twice_in_the_truth_are_refused(world, form):
+    forecast, truth = (x.assign_coords(lead_time=6 * np.arange(4).astype(form)) for x in world)
+    for x in (forecast, truth):
+        x["lead_time"].attrs["units"] = "hours"
+    with pytest.raises(InputError, match="`truth` has 6 hours twice along lead_time"):
+        files.compare(forecast, twice(truth, "lead_time", 1), LAW, functions="init")
+
+
+def test_times_that_differ_have_names_that_differ(world):
+    ticks = 1e7 + np.array([0.0, 1, 2, 3])
+    run, truth = (x.rename(lead_time="st").assign_coords(st=ticks) for x in world)
+    found = files.compare(run, truth, LAW, functions="init", by="st", how="uniform")
+    assert found.times == tuple(f"st {10**7 + i}" for i in range(4))
+    assert len(found.difference("uniform", by="time")) == 4
+    odd = [0, 0, 1, 2]  # the same in both files: taken one by one
+    run, truth = (x.rename(lead_time="st").assign_coords(st=odd) for x in world)
+    found = files.compare(run, truth, LAW, functions="init", by="st", how="uniform")
+    assert found.times == ("st 0, number 0", "st 0, number 1", "st 1, number 2", "st 2, number 3")
+
+
+def test_a_variable_without_truth_is_named(world):
+    forecast, truth = (each.assign(v=2 * each["u"] + 1) for each in world)
+    laws = LAW, FileLaw("v", ("lat", "lon"))
+    truth["v"] *= np.nan
+    with pytest.raises(InputError, match="`truth` of `v` has no number where"):
+        files.compare(forecast, truth, *laws, functions="init", how="uniform")
+
+
+def test_LL_is_unknown_where_a_law_leaves_no_spread_and_is_not_averaged_away(world):
+    forecast, truth = (each.copy(deep=True) for each in world)
+    forecast["u"].values[3, 2].flat[1:] = np.nan  # the law says what the only point is
+    asked = {"functions": "init", "std": "u_std", "how": "variance"}
+    for block, row in ((1, 3), (2, 1)):
+        found = files.compare(forecast, truth, LAW, block=block, **asked)
+        before, after = (found.scores[way]["LL"] for way in ("no law", "variance"))
+        assert np.isfinite(before).all()
+        assert [*np.argwhere(np.isnan(after))[0]] == [row, 2]
+        assert np.isnan(after).sum() == 1
+        assert np.isfinite(found.scores["variance"]["CRPS"]).all()
+
+
 @pytest.mark.parametrize(
     ("change", "asked", "rule"),
     [
@@ -213,6 +260,13 @@ def test_a_way_that_cannot_be_is_named_and_noise_needs_a_spread(world):
         (lambda x: x, {"by": "lon"}, "`by` must be one of lead_time"),
         (lambda x: x, {"block": 12}, "'init' makes one function, of which nothing"),
         (lambda x: x, {"how": "unform"}, "Did you mean 'uniform'"),
+        (lambda x: x, {"how": []}, "`how` names no way: give some of uniform, proportional"),
+        (lambda x: x, {"stdd": "u_std"}, "`compare` has no option 'stdd'. Did you mean 'std'?"),
+        (lambda x: x, {"function": "init"}, "no option 'function'. Did you mean 'functions'?"),
+        (lambda x: twice(x, "lead_time", 1), {}, "`truth` has 6 h twice along lead_time. Drop one"),
+        (lambda x: twice(x, "lat", 2), {}, "`truth` has -15 twice along lat. Drop one"),
+        (lambda x: twice(x, "init", 0), {}, "`truth` has 2020-01-01 twice along init. Drop one"),
+        (lambda x: x * np.nan, {}, "`truth` of `u` has no number where the forecasts have one"),
         (lambda x: x, {"how": "variance"}, "it needs `std`"),
     ],
 )
@@ -248,8 +302,29 @@ def test_the_command_exits_with_1_where_no_way_helps(stored):
     assert done.returncode == 1
     assert "`uniform` harms: CRPS is" in done.stdout
     assert "`uniform` loses most at init 2020-" in done.stdout
-    few = called("compare", stored[0], "--truth", stored[1], *ASKED, "--block", "5")
-    assert (few.returncode, "3 functions say nothing" in few.stdout) == (1, True)
+
+
+def test_the_command_exits_with_2_where_nothing_can_be_said(stored, tmp_path):
+    asked = ("compare", stored[0], "--truth", stored[1], *ASKED)
+    few = called(*asked, "--block", "5", "-o", tmp_path / "few.json")
+    assert (few.returncode, "3 functions say nothing" in few.stdout) == (2, True)
+    assert "too few forecasts to say whether a law helps: 3 have a CRPS." in few.stderr
+    assert Comparison.load(tmp_path / "few.json").functions
+    none = called(*asked, "--noise", "1e12")
+    assert (none.returncode, "no way is left to try" in none.stderr) == (2, True)
+    (0 * xr.load_dataset(stored[0])).to_netcdf(tmp_path / "flat.nc")
+    drawn = ("--average", "5", "--how", "proportional", "--plot", tmp_path / "a.png")
+    failed = called("compare", tmp_path / "flat.nc", *asked[2:], *drawn)
+    assert (failed.returncode, "every way failed" in failed.stderr) == (2, True)
+    assert "`proportional` failed: " in failed.stdout
+    assert not (tmp_path / "a.png").exists()
+
+
+def test_the_command_exits_with_2_where_there_is_no_truth(stored, tmp_path):
+    (np.nan * xr.load_dataset(stored[1])).to_netcdf(tmp_path / "lost.nc")
+    lost = called("compare", stored[0], "--truth", tmp_path / "lost.nc", *ASKED)
+    assert (lost.returncode, lost.stdout) == (2, "")
+    assert "`--truth` of `u` has no number where the forecasts have one" in lost.stderr
 
 
 @pytest.mark.parametrize(
@@ -261,6 +336,8 @@ def test_the_command_exits_with_1_where_no_way_helps(stored):
         ((*ASKED, "-o", "nowhere/a.json"), "there is no folder nowhere"),
         ((*ASKED, "--plot", "a.nc"), "`--plot` a.nc must end in"),
         ((*ASKED, "--score", "coverage_90"), "`--score` must be CRPS, RMSE, LL"),
+        ((*ASKED, "--how", "none"), "`--how` must be one of uniform, proportional"),
+        ((*ASKED, "--how"), "`--how` names no way: give some of uniform, proportional"),
         ((*ASKED, "--block", "0"), "`--block` must be a positive whole number"),
     ],
 )
@@ -289,6 +366,27 @@ def test_the_figure_has_each_gain_with_its_interval(world):
         figures.comparison_figure(found, "coverage_90")
     with pytest.raises(InputError, match="`comparison` must be of ways"):
         figures.comparison_figure("found")
+
+
+def test_LL_of_a_variable_is_drawn_and_printed_in_its_own_unit(world, tmp_path):
+    both = [each.assign(ALL=2 * each["u"] + 1, ALL_std=0.3 + 0 * each["u"]) for each in world]
+    laws = LAW, FileLaw("ALL", ("lat", "lon"))
+    std = {"u": "u_std", "ALL": "ALL_std"}
+    found = files.compare(*both, *laws, functions="init", std=std, how="variance")
+    for score, unit in (("u: LL", ""), ("ALL: LL", ""), ("u: CRPS", " (%)"), ("CE ALL", " (%)")):
+        (axes,) = figures.comparison_figure(found, score).axes
+        assert axes.get_xlabel() == f"gain in {score} over no law{unit}"
+    with pytest.raises(InputError, match="`score` must be one of"):
+        figures.comparison_figure(found, "u: coverage_90")
+    for x, name in zip(both, ("a.nc", "b.nc"), strict=True):
+        x.to_netcdf(tmp_path / name)
+    toml = '[[law]]\nvariables = "ALL"\nover = ["lat", "lon"]\nname = "coverage LL"\n'
+    (tmp_path / "laws.toml").write_text(toml)
+    words = ("--functions", "init", "--how", "uniform", "--laws", tmp_path / "laws.toml")
+    files_ = (tmp_path / "a.nc", "--truth", tmp_path / "b.nc")
+    done = called("compare", *files_, *words, "--score", "CE coverage LL")
+    assert "CE coverage LL is 100.0% lower" in done.stdout
+    assert re.search(r"uniform +100\.0 ± [0-9.]+ %", done.stdout)
 
 
 def test_the_page_shows_what_the_command_prints(stored, tmp_path, monkeypatch):

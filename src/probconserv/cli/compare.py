@@ -3,7 +3,7 @@
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 from rich.console import Console
@@ -12,8 +12,8 @@ from rich.table import Table
 
 from ..support.complete_files import check_folder
 from ..support.errors import InputError, printable
-from .files import COMMANDS, How, LawOptions, Machine, SpreadOptions, check_plot
-from .words import narrow
+from .files import COMMANDS, LawOptions, Machine, Names, SpreadOptions, check_plot
+from .words import narrow, split
 
 if TYPE_CHECKING:
     from ..diagnostics.comparison import Comparison, Difference
@@ -30,7 +30,7 @@ def compare(
     functions: str | None = None,
     by: str | None = None,
     block: int = 1,
-    how: Annotated[list[How] | None, Parameter(consume_multiple=True, negative=())] = None,
+    how: Names = None,
     score: str = "CRPS",
     law: LawOptions = LawOptions(),  # noqa: B008
     spread: SpreadOptions = SpreadOptions(),  # noqa: B008
@@ -49,7 +49,8 @@ def compare(
     probconserv compare RUN.nc --truth TRUE.nc --mean u --over x \\
     --functions time --block 30
 
-    Exit status: 0 if some way helps; 1 if none does; 2 on errors; 3 if those
+    Exit status: 0 if some way helps; 1 if none does; 2 on errors, and where
+    nothing can be said: too few forecasts, or no way that works; 3 if those
     that help are implausible.
 
     Parameters
@@ -87,6 +88,7 @@ def compare(
         check_folder("--out", out)
     from ..files import compare_file
 
+    ways: Any = None if how is None else split(how)  # the library refuses what it does not know
     with law.speaking():
         found = compare_file(
             source,
@@ -95,11 +97,12 @@ def compare(
             functions=functions,
             by=by,
             block=block,
-            how=how,
+            how=ways,
             **spread.read(),
             **machine.read(),
         )
         differences = [found.difference(way, score) for way in found.ways[1:]]
+    plot = plot if differences else None
     console = Console()
     tables = [_scores(found), _gains(differences, score)]
     for table in [*tables, *([] if by is None else [_by_time(found, score)])]:
@@ -120,6 +123,17 @@ def compare(
 
 
 def _exit(found: "Comparison", differences: "list[Difference]") -> None:
+    if not differences:
+        why = (
+            "every way failed"
+            if found.failed
+            else "no way is left to try; give `--std`, `--member`"
+        )
+        raise InputError(f"nothing can be said of whether a law helps: {why}.")
+    if all(one.answer == "too few" for one in differences):
+        most = max(one.count for one in differences)
+        score = differences[0].score
+        raise InputError(f"too few forecasts to say whether a law helps: {most} have a {score}.")
     helping = [one.way for one in differences if one.answer == "helps"]
     if not helping:
         sys.exit(1)
@@ -140,13 +154,15 @@ def _rest(found: "Comparison", differences: "list[Difference]") -> list[str]:
 
 def _scores(found: "Comparison") -> Table:
     """A row for each way, the mean scores."""
+    from ..diagnostics.comparison import is_share  # needs scipy
+
     names = [name for name in found.names if ": " not in name or name.startswith("CE ")]
     title = f"{len(found.functions)} functions, {len(found.times) or 1} times"
     heads = [name.replace("coverage_90", "in 90 %") for name in names]
     table = narrow(title, ("way", *(escape(printable(head)) for head in heads)))
     for way in found.ways:
         each = [found.difference(way, name).value for name in names]
-        shares = ["coverage" in name for name in names]
+        shares = [is_share(name) for name in names]
         cells = [f"{100 * x:.0f}" if s else f"{x:.3g}" for x, s in zip(each, shares, strict=True)]
         table.add_row(way, *cells)
     return table
@@ -173,7 +189,9 @@ def _by_time(found: "Comparison", score: str) -> Table:
 
 def _gain(one: "Difference") -> str:
     """With its standard error."""
-    if one.score.endswith("LL") or not one.base:
+    from ..diagnostics.comparison import is_higher  # needs scipy
+
+    if is_higher(one.score) or not one.base:
         return f"{one.gain:.3g} ± {one.error:.2g}"
     return f"{100 * one.gain / abs(one.base):.1f} ± {100 * one.error / abs(one.base):.1f} %"
 

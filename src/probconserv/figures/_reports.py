@@ -10,7 +10,7 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from ..diagnostics.causes import FULL
-from ..diagnostics.comparison import HIGHER, SHARES, Comparison
+from ..diagnostics.comparison import Comparison, is_higher, is_share
 from ..diagnostics.diagnosis import Diagnosis
 from ..support import checks as check
 from ..support.checks import ArrayLike
@@ -140,11 +140,11 @@ def comparison_figure(
     """
     if not isinstance(comparison, Comparison) or not comparison.ways[1:]:
         raise InputError(f"`comparison` must be of ways beside no law; got {comparison!r:.40}.")
-    check.choice("score", score, [name for name in comparison.names if not name.endswith(SHARES)])
+    check.choice("score", score, [name for name in comparison.names if not is_share(name)])
     ways = comparison.ways[1:]
     found = {way: comparison.difference(way, score, by) for way in ways}
     ones = [[one] if by is None else [*one.values()] for one in found.values()]
-    share = not score.endswith(HIGHER) and all(one.base for own in ones for one in own)
+    share = not is_higher(score) and all(one.base for own in ones for one in own)
     label = f"gain in {score} over no law" + " (%)" * share
     height = 1.1 + 0.45 * len(ways) if by is None else 3.6
     figure = Figure(figsize=(6.4, height), layout="constrained")

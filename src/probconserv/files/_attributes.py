@@ -362,15 +362,21 @@ def _dates(times: xr.Variable, clock: Mapping[str, str]) -> xr.Variable:
     return xr.coders.CFDatetimeCoder().decode(said).load()
 
 
-def shown(value: Any) -> str:
+def shown(value: Any, digits: int = 6) -> str:
     """A time, or another entry of a coordinate, in words."""
     if isinstance(value, np.timedelta64):
-        return f"{value / np.timedelta64(1, 'h'):g} h"
+        return f"{value / np.timedelta64(1, 'h'):.{digits}g} h"
     if isinstance(value, float | np.floating):
-        return f"{value:g}"
+        return f"{value:.{digits}g}"
     if isinstance(value, np.datetime64) or hasattr(value, "calendar"):
         return re.sub(r"([T ]00:00:00)?(\.0+)?$", "", str(value))
     return str(value)
+
+
+def entry(array: xr.DataArray, value: Any, digits: int = 6) -> str:
+    """An entry of a coordinate in words, with its unit."""
+    unit = "" if is_decoded(array) else units(array)
+    return f"{shown(value, digits)} {unit}".rstrip()
 
 
 def place(coords: Mapping[Any, Any], at: Mapping[Any, Any]) -> str:

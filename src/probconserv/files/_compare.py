@@ -1,10 +1,11 @@
 """`compare`: whether laws help, on forecasts in datasets and files whose truth is known."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from inspect import signature
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,14 @@ import xarray as xr
 
 from ..support.errors import InputError, ProbConservError
 from ..support.values import choice, samples
-from ._attributes import Array, is_decoded, shown, units
+from ._attributes import Array, entry
 from ._enforce import How
 from ._graph import compute as computed
 from ._graph import threads
-from ._law import FileLaw, Recipe, nearest
+from ._law import FileLaw, Recipe, listed, nearest
 from ._plan import HOW, FilePlan, FileSpread, Ready
 from ._series import Paths, from_file, opened_as_one, paths_of, with_files
-from ._truth import truth_of
+from ._truth import GIVE, truth_of
 from ._work import Work
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ NO_LAW = "no law"
 TINY = np.finfo(float).tiny
 SCORES = ("RMSE", "CRPS", "LL", "coverage_90")
 PLAIN = ("uniform", "proportional")  # ways that need no uncertainty
+DIGITS = (6, 9, 12, 15, 17)  # of times in words: as few as do
 NEIGHBOURS = (
     "neighbouring entries of {} are not independent, so that standard errors are too small; "
     "`block` takes several as one"
@@ -81,7 +83,8 @@ def compare(
     Raises
     ------
     InputError
-        As `enforce` does, or if the truth is not there at the places and times of the forecasts.
+        As `enforce` does, or if the truth is not there at the places and times of the forecasts:
+        it lacks some, has one twice, or has no number at any.
 
     Examples
     --------
@@ -93,7 +96,7 @@ def compare(
     'helps'
     """
     asked = _Asked(functions, by, samples(block, "block"), how)
-    return _compared(dataset, truth, laws, FileSpread(**spread), asked)
+    return _compared(dataset, truth, laws, _spread(compare, spread), asked)
 
 
 def compare_file(
@@ -134,13 +137,23 @@ def compare_file(
     InputError
         As `compare` does; also if a file cannot be read.
     """
-    asked, way = _Asked(functions, by, samples(block, "block"), how), FileSpread(**spread)
+    asked, way = _Asked(functions, by, samples(block, "block"), how), _spread(compare_file, spread)
     with threads(workers), ExitStack() as opened:
         dataset = opened_as_one(paths_of(source), opened, group, chunks, way.member)
         known: Any = from_file(truth, "truth", opened)
         if isinstance(known, str | PathLike | list | tuple):
             known = opened_as_one(paths_of(known), opened, "", None, None)
         return _compared(dataset, known, *with_files(laws, way, opened), asked)
+
+
+def _spread(of: Callable[..., Any], given: Mapping[str, Any]) -> FileSpread:
+    known = [field.name for field in fields(FileSpread)]
+    for name in given:
+        if name not in known:
+            own = [p.name for p in signature(of).parameters.values() if p.kind is p.KEYWORD_ONLY]
+            options = dict.fromkeys([*own, *known])
+            raise InputError(f"`{of.__name__}` has no option {name!r}. {nearest(name, options)}")
+    return FileSpread(**given)
 
 
 @dataclass(frozen=True)
@@ -151,6 +164,15 @@ class _Asked:
     by: str | None
     block: int
     how: How | Sequence[How] | None
+
+    def __post_init__(self) -> None:
+        hows = () if self.how is None else listed(self.how)
+        for how in hows:
+            choice("how", how, HOW)
+        if self.how is not None and not hows:
+            raise InputError(
+                f"`how` names no way: give some of {', '.join(HOW)}, or leave it out for all."
+            )
 
     def axes(self, ready: Ready, member: str | None) -> tuple[str, ...]:
         """Of functions, and of times if there is one."""
@@ -180,9 +202,7 @@ class _Asked:
             noisy = any(not isinstance(law.noise, int | float) or law.noise for law in laws)
             hows += [] if noisy else PLAIN  # these have no spread to weigh noise against
         else:
-            hows = [self.how] if isinstance(self.how, str) else list(self.how)
-        for how in hows:
-            choice("how", how, HOW)
+            hows = listed(self.how)
         bare = FileSpread(minimum=given.minimum, maximum=given.maximum)
         return {how: replace(bare if how in PLAIN else given, how=how) for how in hows}
 
@@ -199,6 +219,7 @@ def _compared(
     given = 0.0 if spread.std is None and spread.member is None else spread.std
     judge = _Judge.of(Work.of(dataset, laws, FileSpread(given, spread.member)), truth, asked)
     scores, moves, said = judge.judged({})
+    judge.check_known(scores)
     found, moved, failed, notes = {NO_LAW: scores}, {NO_LAW: moves}, {}, {NO_LAW: said}
     for name, way in asked.ways(spread, judge.work.laws).items():
         try:
@@ -214,8 +235,12 @@ def _compared(
         names = [field.name for field in judge.fields]
         every = [k for k in SCORES if all(f"{name}: {k}" in scores for name in names)]
         found = combined(found, names, every)
+    first = found[NO_LAW]
     return Comparison(
-        {w: {k: _means(x, asked.block) for k, x in own.items()} for w, own in found.items()},
+        {
+            w: {k: _means(x, first[k], asked.block) for k, x in own.items()}
+            for w, own in found.items()
+        },
         {way: _sums(x, asked.block) for way, x in moved.items()},
         failed,
         {way: "; ".join(own) for way, own in notes.items() if own},
@@ -363,8 +388,7 @@ class _Judge:
         for field in self.fields:
             values, *std = arrays[field.name]
             own = field.scores(values, std[0] if std else field.std)
-            prefix = f"{field.name}: " if self.fields[1:] else ""
-            lazy |= {f"{prefix}{name}": x for name, x in own.items()}
+            lazy |= {f"{self._prefix(field)}{name}": x for name, x in own.items()}
         moves = [field.moves(arrays[field.name][0]) for field in self.fields]
         after = replace(self.work, plans=[_holding(plan, arrays) for plan in self.work.plans])
         scores, moves, sums, seen = computed((lazy, moves, after.summed(), seen))
@@ -381,6 +405,18 @@ class _Judge:
         found = {name: self._numbers(x) for name, x in scores.items()}
         return found, parts.sum(0), list(told.warnings)
 
+    def check_known(self, scores: Mapping[str, Array]) -> None:
+        """Whether each variable has a point to score."""
+        for field in self.fields:
+            if np.isnan(scores[f"{self._prefix(field)}RMSE"]).all():
+                raise InputError(
+                    f"`truth` of `{field.name}` has no number where the forecasts have one, at the "
+                    f"points that count. {GIVE}"
+                )
+
+    def _prefix(self, field: _Field) -> str:
+        return f"{field.name}: " if self.fields[1:] else ""
+
     def _numbers(self, x: xr.Variable) -> Array:
         """(n, T)."""
         shape = {dim: self.work.dataset.sizes[dim] for dim in self.axes}
@@ -391,7 +427,7 @@ class _Judge:
         """The names of functions or of times."""
         first = self.work.plans[0].laws[0].points.first
         dims = self.axes[axis : axis + 1]
-        return tuple(_called(first, dim, i) for dim in dims for i in range(first.sizes[dim]))
+        return tuple(name for dim in dims for name in _called(first, dim))
 
     def remarks(self, block: int) -> tuple[str, ...]:
         """What scores were weighted with, what was found or assumed, and how far they go."""
@@ -409,12 +445,16 @@ def _holding(plan: FilePlan, arrays: Mapping[str, Any]) -> FilePlan:
     return replace(plan, arrays=held)
 
 
-def _called(field: xr.DataArray, dim: str, i: int) -> str:
-    """An entry of a dimension in words."""
+def _called(field: xr.DataArray, dim: str) -> list[str]:
+    """The entries of a dimension in words, with as many digits as tell them apart."""
     if dim not in field.coords:
-        return f"{dim} number {i}"
-    unit = "" if is_decoded(field[dim]) else units(field[dim])
-    return f"{dim} {shown(field[dim].values[i])} {unit}".rstrip()
+        return [f"{dim} number {i}" for i in range(field.sizes[dim])]
+    names: list[str] = []
+    for digits in DIGITS:
+        names = [f"{dim} {entry(field[dim], value, digits)}" for value in field[dim].values]
+        if len(set(names)) == len(names):
+            return names
+    return [f"{name}, number {i}" for i, name in enumerate(names)]
 
 
 def _sums(x: Array, block: int) -> Array:
@@ -422,7 +462,8 @@ def _sums(x: Array, block: int) -> Array:
     return np.add.reduceat(x, np.arange(0, x.shape[-2], block), -2)
 
 
-def _means(x: Array, block: int) -> Array:
-    """Over blocks of functions, of what is known."""
-    number = _sums(1.0 - np.isnan(x), block)
-    return _sums(np.nan_to_num(x), block) / np.where(number > 0, number, np.nan)
+def _means(x: Array, base: Array, block: int) -> Array:
+    """Over blocks of functions, of what is known with no law; NaN where a way has lost a part."""
+    known = ~np.isnan(base)
+    number = _sums(1.0 * known, block)
+    return _sums(np.where(known, x, 0.0), block) / np.where(number > 0, number, np.nan)

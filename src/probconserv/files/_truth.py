@@ -4,7 +4,17 @@ import numpy as np
 import xarray as xr
 
 from ..support.errors import InputError
-from ._attributes import Array, conversion, decoded, holds_dates, scale, seconds, shown, units
+from ._attributes import (
+    Array,
+    conversion,
+    decoded,
+    entry,
+    holds_dates,
+    scale,
+    seconds,
+    shown,
+    units,
+)
 from ._conventions import LONGITUDE, angle
 from ._law import find, match, same_places
 from ._time import is_lead
@@ -70,13 +80,13 @@ def _entries(ours: xr.DataArray, theirs: xr.DataArray, what: str) -> Array | Non
         return None
     if {wanted.dtype.kind, known.dtype.kind} <= set("iuf"):
         order = np.argsort(known)
+        _check_once(theirs, np.diff(known[order]) == 0, order)
         half = (known[order][1:] + known[order][:-1]) / 2
         found = order[np.searchsorted(half, wanted)]
         there = same_places(known[found], wanted)
     else:
         index = theirs.to_index()
-        if not index.is_unique:
-            raise InputError(f"`truth` has a {theirs.name} twice. Drop one.")
+        _check_once(theirs, index.duplicated(), np.arange(known.size))
         found = index.get_indexer(ours.to_index())
         there = found >= 0
     if not there.all():
@@ -89,3 +99,10 @@ def _entries(ours: xr.DataArray, theirs: xr.DataArray, what: str) -> Array | Non
             * (angle(ours) == LONGITUDE)
         )
     return found
+
+
+def _check_once(theirs: xr.DataArray, again: Array, order: Array) -> None:
+    """Whether each entry stands once; again: which of them, in that order, do not."""
+    if again.any():
+        name = entry(theirs, theirs.values[order[np.argmax(again)]])
+        raise InputError(f"`truth` has {name} twice along {theirs.name}. Drop one.")
