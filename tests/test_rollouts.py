@@ -179,8 +179,8 @@ def test_every_member_obeys_at_every_step(name, learned):
 
 def test_a_state_of_two_fields_obeys_a_law_of_both():
     rng, steps = generator(12), 3
-    mass = pc.linear({"h": [[1.0] * N], "q": [[1.0] * 3]}, 20.0)
-    energy = pc.nonlinear(lambda s: s["h"].square().sum() + s["q"].square().sum(), 23.0)
+    mass = pc.linear({"h": [[1.0] * N], "q": [[1.0] * 3]}, 19.5)
+    energy = pc.nonlinear(lambda s: s["h"].square().sum() + s["q"].square().sum(), 22.25)
     residuals = {"h": lasting(30, 5, 0.0, 0.0, rng), "q": 0.1 * normal(30, 5, 3, rng=rng)}
     start = {"h": START, "q": torch.tensor([1.0, 1.5, 1.0], dtype=D)}
     run = pc.rollout(
@@ -189,8 +189,8 @@ def test_a_state_of_two_fields_obeys_a_law_of_both():
         errors=StepErrors(residuals), members=5, generator=rng,
     )  # fmt: skip
     h, q = run.members["h"][:, 1:], run.members["q"][:, 1:]
-    assert float((h.sum(-1) + q.sum(-1) - 20).abs().max()) < 1e-11
-    assert float((h.square().sum(-1) + q.square().sum(-1) - 23).abs().max()) < 1e-10
+    assert float((h.sum(-1) + q.sum(-1) - 19.5).abs().max()) < 1e-11
+    assert float((h.square().sum(-1) + q.square().sum(-1) - 22.25).abs().max()) < 1e-10
     assert float(h.min()) >= 0.1
     assert run.field()["q"].interval(0.9)[0].shape == (steps + 1, 3)
     assert run.field(2)["h"].shape == (N,)
@@ -291,7 +291,9 @@ def test_a_member_that_blows_up_is_left_out_and_two_must_remain():
 def test_of_several_solutions_a_member_is_left_out_where_it_is_lost():
     members = START + 0.1 * smooth(5, 3, rng=generator(18))
     members[1, 2] += 1
-    with pytest.warns(pc.ImplausibleWarning, match=r"step 2: member \(1, 2\) is not plausible, as"):
+    with pytest.warns(
+        pc.ImplausibleWarning, match=r"step 2: member \(1, 2\) is not plausible: beyond what"
+    ):
         run = pc.rollout(
             lambda u: 1.1 * u, pc.Ensemble(members, batch_dims=1), (), 3, batch_dims=1,
             plausible=lambda u: u.amax(-1) < 2.9,
@@ -307,7 +309,7 @@ def test_of_several_solutions_a_member_is_left_out_where_it_is_lost():
 def test_laws_that_can_no_longer_be_met_stop_it_and_at_once_are_an_error():
     bounds = pc.bounds(low=0.0, high=1.0)
     with pytest.raises(InfeasibleError):
-        pc.rollout(model, START / 2, [TOTAL, pc.bounds(high=0.5)], 3)
+        pc.rollout(model, START, [TOTAL, pc.bounds(high=0.5)], 3)
 
     def laws(number, _):
         return pc.weighted_sum([1.0] * N, 5.0 * number), bounds
@@ -325,9 +327,96 @@ def test_a_law_that_moves_far_warns_once():
     assert len(seen) == 1
 
 
+ONES = [1.0, 1.0, 1.0]
+
+
+def said(*given, **named):
+    """The rollout, and the warnings in words."""
+    with pytest.warns(pc.ImplausibleWarning) as seen:
+        run = pc.rollout(*given, **named)
+    return run, [str(one.message) for one in seen]
+
+
+@pytest.mark.parametrize("kind", ["linear", "nonlinear"])
+def test_a_start_that_does_not_obey_is_said_and_so_is_a_move_without_spread(kind):
+    law = pc.weighted_sum(ONES, 3000.0)
+    if kind == "nonlinear":
+        law = pc.nonlinear(lambda u: u.sum(), 3000.0)
+    run, words = said(lambda u: 0.9 * u, ONES, law, 1)
+    start, last, moved = words
+    wanted = f"the start does not obey `{law.label}`: it has 3, the law says 3000, so it is off by"
+    assert start.startswith(wanted)
+    assert last == "at the last step the laws moved member 0 beyond the field from -9 to 11"
+    assert "by 1.11e+03 times the largest number of its field" in moved
+    assert run.ledger[1].moved[""] == pytest.approx(999.1)
+
+
+def test_the_laws_are_named_where_they_moved_a_member_out_of_range():
+    run, words = said(lambda u: 0.9 * u, ONES, pc.weighted_sum(ONES, 3000.0), 3)
+    assert len(words) == 3
+    text = "not plausible: the laws at step 1 moved it beyond the field from -9 to 11"
+    assert run.left_out == (f"step 2: member 0 is {text}",)
+    assert text in words[1]
+    blow = lambda u: torch.where(u > 100, torch.inf, u)  # noqa: E731
+    run, _ = said(blow, ONES, pc.weighted_sum(ONES, 3000.0), 3)
+    assert "is not finite: before this step the laws at step 1 moved it beyond" in run.left_out[0]
+    run, words = said(lambda u: 20 * u, ONES, (), 3)
+    assert run.left_out == ("step 1: member 0 is not plausible: beyond the field from -9 to 11",)
+    assert len(words) == 1
+    run, words = said(lambda u: u, ONES, (), 1, plausible=lambda u: u.amax(-1) < 0)
+    assert "it started beyond what `plausible` allows" in words[0]
+
+
+def test_all_warnings_that_apply_are_given():
+    errors = StepErrors(0.04 * normal(50, 2, 8, rng=generator(30)))
+    law = pc.weighted_sum([1.0] * 8, 4.0)
+    _, words = said(
+        lambda u: u, [1.0] * 8, law, 5, members=20, errors=errors, generator=generator(31)
+    )
+    assert "it has 8, the law says 4, so it is off by 4" in words[0]
+    assert "the laws at step 1 moved it beyond" in words[1]
+    assert "standard deviations in a step" in words[-1]
+
+
+def test_a_law_of_a_step_that_is_far_too_large_is_said_without_spread():
+    law = lambda number, _: pc.weighted_sum(ONES, 3.0 + 12 * (number == 2))  # noqa: E731
+    _, (words,) = said(lambda u: 0.9 * u, ONES, law, 4)
+    assert "laws moved a point by 4.56 times the largest number of its field" in words
+
+
+def test_a_start_obeys_up_to_rounding_and_members_around_a_law_do():
+    single = (1e4 + 100 * normal(4000, rng=generator(32))).float()
+    pc.rollout(lambda u: u, single, pc.weighted_sum([1.0] * 4000, float(single.sum())), 1)
+    flat = pc.nonlinear(lambda u: u.sum(), 0.0)  # its terms are not small, but their sum is
+    pc.rollout(lambda u: u, torch.tensor([0.1, 0.2, -0.3]), flat, 1)
+    members = START + smooth(8, rng=generator(33))
+    pc.rollout(model, pc.Ensemble(members), TOTAL, 1)
+    _, words = said(model, pc.Ensemble(members + 1), TOTAL, 1)
+    assert words[0].startswith("the start does not obey")
+    loose = pc.weighted_sum([1.0] * N, 18.0, noise=1.0)
+    pc.rollout(model, START, loose, 1, generator=generator(34))
+
+
+def test_of_several_solutions_the_worst_row_of_a_start_is_given():
+    start = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=D)
+    _, words = said(lambda u: u, start, pc.weighted_sum([1.0, 1.0], [3.0, 9.0]), 1, batch_dims=1)
+    assert "`weighted_sum` in 1 of 2 rows, at worst: it has 7, the law says 9" in words[0]
+
+
+def test_without_a_generator_the_seed_of_torch_counts():
+    errors = StepErrors(lasting(20, 5, 0.5, 0.2, generator(35)))
+    found = []
+    with torch.random.fork_rng(devices=[]):
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            found.append(pc.rollout(model, START, TOTAL, 2, errors=errors).members)
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
 def test_solutions_side_by_side_are_those_one_by_one():
     rng = generator(21)
-    members = START + smooth(6, 3, rng=rng)
+    members = START + 0.1 * normal(6, 3, 1, rng=rng) + smooth(6, 3, rng=rng)
     value = torch.tensor([15.0, 16.0, 17.0], dtype=D)
     energy = torch.tensor([18.0, 19.0, 20.0], dtype=D)
 

@@ -182,7 +182,8 @@ def rollout(
         learned from, by up to 10 times that range and the standard deviation of a step's errors.
         What is not finite never is plausible.
     generator : torch.Generator
-        The source of the random numbers.
+        The source of the random numbers. If it is not given, that of torch, as in `sample` and
+        `condition`: `torch.manual_seed` makes the same rollout again.
 
     Returns
     -------
@@ -200,8 +201,10 @@ def rollout(
     Warns
     -----
     ImplausibleWarning
-        If members were left out, it stopped, or a law moved a point by more than 10 standard
-        deviations.
+        If the start does not obey an exact law: of members, if their mean is off by more than 5 of
+        their standard deviations too. Not of laws that a function gives. If members were left out,
+        or it stopped. If laws moved a point by more than 10 standard deviations in a step; of
+        members that are all the same, by more than twice the largest number of the field.
 
     Examples
     --------

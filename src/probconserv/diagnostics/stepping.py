@@ -25,10 +25,13 @@ from ..support.errors import (
     surprises_expected,
     warn_implausible,
 )
+from ..support.tolerances import CLOSES
 from .step_errors import Step, StepErrors, parted, stepped, together
 
 RANGES = 10  # how many ranges of the states that are known a member may leave them by
 FEWEST = 2  # members that a rollout goes on with
+STRAY = 5  # standard deviations of a start's members that the value of a law may lie away from them
+SIZES = 2  # largest numbers of a field that laws may move a point by, where there is no spread
 NAMED = 5  # members that a message names
 
 Laws: TypeAlias = AnyLaw | Sequence[AnyLaw] | Callable[[int, Any], Any]
@@ -94,6 +97,7 @@ class Run:
         self.step, self.names, self.dims, self.laws = step, names, dims, laws
         self.errors, self.plausible, self.generator = errors, plausible, generator
         self.left_out: list[str] = []
+        self.sized = 0.0  # the largest move of a point without spread, in sizes of its field
 
     def through(self, u: Fields, steps: int, every: int) -> Went:
         states, stopped, last, furthest = [u], "", 0, 0.0
@@ -102,14 +106,18 @@ class Run:
         self.ranges = self._ranges(u)
         if self.errors is not None:
             lasts, fades = (self.errors._normals(lead, self.generator) for _ in range(2))
-        ledger = [self._row(0, self._laws(0, u), u, u, None)]
+        asked = self._laws(0, u)
+        ledger = [self._row(0, asked, u, u, None)]
+        for law, label in zip(asked, ledger[0].missed, strict=True):
+            if isinstance(law, Law | NonlinearLaw):
+                self._check_start(law, label, u)
         for number in range(1, steps + 1):
             after = stepped(self.step, self.names, u)
             if self.errors is not None:
                 added = self.errors._of(self.errors._both(lasts, fades), after)
                 after = tuple((x + e).to(x) for x, e in zip(after, added, strict=True))
                 fades = self.errors._next(fades, self.errors._normals(lead, self.generator))
-            stopped = self._look(number, after)
+            stopped = self._look(number, after, u)
             if stopped:
                 break
             after = self._filled(after)
@@ -126,22 +134,64 @@ class Run:
                 last = number
             ledger.append(self._row(number, asked, after, moved, prior))
             furthest = max(furthest, ledger[-1].furthest)
+            if prior is not None and _has_no_spread(prior):
+                self.sized = max(self.sized, self._in_sizes(after, moved))
             u = moved
             states.append(self._shown(u))
-        self._warn(stopped, furthest)
+        self._warn(stopped, furthest, u)
         return Went(states, ledger, self.left_out, stopped)
 
-    def _warn(self, stopped: str, furthest: float) -> None:
+    def _warn(self, stopped: str, furthest: float, u: Fields) -> None:
+        """All that applies; u: the members at the end."""
         said = ([f"the rollout stopped at {stopped}"] if stopped else []) + self.left_out
         if said:
             more = f" and {len(said) - 3} more, in `left_out`" if len(said) > 3 else ""
             warn_implausible("; ".join(said[:3]) + more)
-        elif furthest > FAR:
+        thrown = [] if stopped else (self.alive & ~self._inside(u)).nonzero().tolist()
+        if thrown:
+            warn_implausible(
+                f"at the last step the laws moved member {_listed(thrown)} {self._limits()}"
+            )
+        if furthest > FAR:
             of = "members differ too little" if self.errors is None else "`errors` are too small"
             warn_implausible(
                 f"laws moved a point by {furthest:.3g} standard deviations in a step: see "
                 f"`ledger`. Either the laws are wrong, or {of}."
             )
+        if self.sized > SIZES:
+            warn_implausible(
+                f"laws moved a point by {self.sized:.3g} times the largest number of its field in "
+                "a step: see `ledger`. Either the laws are wrong, or the model."
+            )
+
+    def _check_start(self, law: Law | NonlinearLaw, label: str, u: Fields) -> None:
+        """Warns where the start does not obey an exact law, and lies not around it either."""
+        named = together(self.names, u)
+        rows, off = law.apply(named), law.residual(named)
+        terms = _terms(law, self.names, u).reshape(rows.shape) + (rows - off).abs()
+        off, terms, spread = off.mean(0), terms.mean(0), off.std(0, correction=0)
+        exact = law.noise.to(rows).expand(rows.shape)[0] == 0
+        wrong = exact & (off.abs() > CLOSES * terms + STRAY * spread)
+        if not bool(wrong.any()):
+            return
+        worst = torch.where(wrong, off.abs() / terms, 0.0).argmax()
+        has, miss = float(rows.mean(0).flatten()[worst]), float(off.flatten()[worst])
+        count = (
+            f" in {int(wrong.sum())} of {wrong.numel()} rows, at worst" if wrong.numel() > 1 else ""
+        )
+        warn_implausible(
+            f"the start does not obey `{label}`{count}: it has {has:.6g}, the law says "
+            f"{has - miss:.6g}, so it is off by {abs(miss):.3g}. Correct the one or the other. "
+            "Give laws that hold only after the first step as a function of the step's number."
+        )
+
+    def _in_sizes(self, before: Fields, after: Fields) -> float:
+        """The largest move of a point over the largest number of its field; 0 where that is 0."""
+        pairs = [
+            (x[self.alive].double(), y[self.alive]) for x, y in zip(before, after, strict=True)
+        ]
+        ends = [((y - x).abs().max(), x.abs().max()) for x, y in pairs]
+        return max(float(move / size) if size > 0 else 0.0 for move, size in ends)
 
     def _laws(self, number: int, before: Fields) -> list[Any]:
         """Those of a step, as laws of members."""
@@ -220,39 +270,58 @@ class Run:
             found.append((ends[0] - width, ends[1] + width))
         return found
 
-    def _look(self, number: int, u: Fields) -> str:
-        """Leaves out members that are lost; why the rollout stops, if it does."""
-        finite = all_finite(u, 1 + self.dims)
-        inside, why = finite, "not plausible, as `plausible` says"
-        if self.plausible is not None:
-            said = self.plausible(together(self.names, tuple(x.clone() for x in u)))
-            inside = check.raw("plausible(members)", said).to(finite.device)
-            if inside.dtype != torch.bool or inside.shape not in (finite.shape, finite.shape[:1]):
-                raise InputError(
-                    f"`plausible` must return True or False for each member, {tuple(finite.shape)} "
-                    f"or {tuple(finite.shape[:1])}; got {inside.dtype} of {tuple(inside.shape)}."
-                )
-            inside = inside.reshape(*inside.shape, *[1] * (finite.ndim - inside.ndim))
-        else:
-            for x, (low, high) in zip(u, self.ranges, strict=True):
-                own = ((x >= low) & (x <= high)).flatten(1 + self.dims).all(-1)
-                inside = inside & own
-            ends = ", ".join(
-                f"{name or 'the field'} from {float(low):.3g} to {float(high):.3g}"
-                for name, (low, high) in zip(self.names, self.ranges, strict=True)
-            )
-            why = f"not plausible: beyond {ends}"
-        for wrong, what in ((~finite, "not finite"), (finite & ~inside, why)):
-            lost = (self.alive & wrong).nonzero().tolist()
-            if lost:
-                named = ", ".join(str(i[0] if len(i) == 1 else tuple(i)) for i in lost[:NAMED])
-                more = f" and {len(lost) - NAMED} more" if len(lost) > NAMED else ""
-                self.left_out.append(f"step {number}: member {named}{more} is {what}")
-        self.alive = self.alive & finite & inside
+    def _look(self, number: int, u: Fields, before: Fields) -> str:
+        """Leaves out members that are lost; why the rollout stops, if it does.
+
+        before: the members after the laws of the step before, which the model stepped from.
+        """
+        finite, inside = all_finite(u, 1 + self.dims), self._inside(u)
+        kept = finite & inside
+        if bool((self.alive & ~kept).any()):
+            self._leave_out(number, finite, kept, self._inside(before))
+        self.alive = self.alive & kept
         fewest = int(self.alive.sum(0).min())
         if fewest >= min(FEWEST, len(self.alive)):
             return ""
         return f"step {number}: {fewest} of {len(self.alive)} members are left"
+
+    def _leave_out(self, number: int, finite: Tensor, kept: Tensor, was: Tensor) -> None:
+        """Says which members are lost and why; was: whether each was plausible before the step."""
+        limits, laws = self._limits(), f"the laws at step {number - 1} moved it"
+        put = f"{laws if number > 1 else 'it started'} {limits}"
+        for wrong, what in (
+            (~finite & was, "not finite"),
+            (~finite & ~was, f"not finite: before this step {put}"),
+            (finite & ~kept & was, f"not plausible: {limits}"),
+            (finite & ~kept & ~was, f"not plausible: {put}"),
+        ):
+            lost = (self.alive & wrong).nonzero().tolist()
+            if lost:
+                self.left_out.append(f"step {number}: member {_listed(lost)} is {what}")
+
+    def _inside(self, u: Fields) -> Tensor:
+        """Whether each member is plausible."""
+        lead = u[0].shape[: 1 + self.dims]
+        if self.plausible is None:
+            each = zip(u, self.ranges, strict=True)
+            own = [((x >= a) & (x <= b)).flatten(len(lead)).all(-1) for x, (a, b) in each]
+            return torch.stack(own).all(0)
+        said = self.plausible(together(self.names, tuple(x.clone() for x in u)))
+        inside = check.raw("plausible(members)", said).to(u[0].device)
+        if inside.dtype != torch.bool or inside.shape not in (lead, lead[:1]):
+            raise InputError(
+                f"`plausible` must return True or False for each member, {tuple(lead)} "
+                f"or {tuple(lead[:1])}; got {inside.dtype} of {tuple(inside.shape)}."
+            )
+        return inside.reshape(*inside.shape, *[1] * (len(lead) - inside.ndim)).expand(lead)
+
+    def _limits(self) -> str:
+        """What a member that is not plausible is beyond."""
+        if self.plausible is not None:
+            return "beyond what `plausible` allows"
+        pairs = zip(self.names, self.ranges, strict=True)
+        each = [f"{name or 'the field'} from {a:.3g} to {b:.3g}" for name, (a, b) in pairs]
+        return "beyond " + ", ".join(each)
 
     def _filled(self, u: Fields) -> Fields:
         """A copy of a member that is left in place of each that is not."""
@@ -294,7 +363,7 @@ class Run:
         kept = [m[self.alive] for m in moves]
         moved = [float(m.square().mean().sqrt()) for m in kept]
         rms = furthest = 0.0 if prior is None else float("nan")
-        if isinstance(prior, LowRank | State) and not isinstance(prior.parts[0], Diagonal):
+        if isinstance(prior, LowRank | State) and not _has_no_spread(prior):
             pairs = zip(moves, prior.parts, strict=True)
             moves_by = [(m.square(), p.variance.to(m)) for m, p in pairs]
             share = [torch.where(v > 0, m / v, 0.0)[self.alive] for m, v in moves_by]
@@ -329,3 +398,23 @@ def all_finite(u: Fields, lead: int) -> Tensor:
 
 def _wide(x: Tensor, like: Tensor) -> Tensor:
     return x.reshape(*x.shape, *[1] * (like.ndim - x.ndim))
+
+
+def _has_no_spread(prior: Field | State) -> bool:
+    """Whether members are moved in units of the field alone."""
+    return isinstance(prior.parts[0], Diagonal)
+
+
+def _listed(members: list[list[int]]) -> str:
+    """Members by number, or by that and the solution's; the first few of many."""
+    named = ", ".join(str(i[0] if len(i) == 1 else tuple(i)) for i in members[:NAMED])
+    return named + (f" and {len(members) - NAMED} more" if len(members) > NAMED else "")
+
+
+def _terms(law: Law | NonlinearLaw, names: tuple[str, ...], u: Fields) -> Tensor:
+    """The sizes of the terms of each row of G u, or of the tangent at u."""
+    if isinstance(law, Law):
+        return law.magnitude(together(names, u))
+    fields = tuple(x.double() for x in u)
+    rows = law.on(names, fields).linearised(fields, False)
+    return rows.entrywise(1).apply(tuple(x.abs() for x in fields))
