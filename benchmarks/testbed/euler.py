@@ -99,9 +99,8 @@ def main() -> None:
     kept["no law"] = {k: members[:, :, i, None] for i, k in enumerate(NAMES)}
     print("least pressure of the truth:", float(pressure(truth).min()))
     for name, u in kept.items():
-        print(
-            f"least pressure, {name}: {float(pressure(u).min()):.4f}; density {float(u['rho'].min()):.4f}"
-        )
+        least = float(pressure(u).min()), float(u["rho"].min())
+        print(f"{name}: least pressure {least[0]:.4f}, density {least[1]:.4f}")
 
 
 if __name__ == "__main__":

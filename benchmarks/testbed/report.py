@@ -3,20 +3,30 @@
 python benchmarks/testbed/report.py build/testbed/*.jsonl
 """
 
+import argparse
 import json
 import math
-import sys
 from collections import Counter
 from pathlib import Path
-from statistics import mean, median
+from statistics import mean
 from typing import Any
 
 DECIDES = 0.8  # standard deviations of a function's difference
+NAMES = {
+    "advection_diffusion_2d": "Advection and diffusion, 2-D",
+    "fisher": "Fisher-KPP",
+    "gray_scott": "Gray-Scott",
+    "kdv": "Korteweg-de Vries",
+    "kuramoto_sivashinsky": "Kuramoto-Sivashinsky",
+    "navier_stokes_2d": "Navier-Stokes, 2-D",
+    "pme": "Porous medium",
+}
 OPPOSITE = {"helps": "harms", "harms": "helps"}
 
 
 def read(paths: list[str]) -> list[dict[str, Any]]:
-    return [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+    lines = [json.loads(line) for path in paths for line in Path(path).read_text().splitlines()]
+    return list({found["cell"]: found for found in lines}.values())
 
 
 def group_of(cell: dict[str, Any]) -> str:
@@ -58,48 +68,44 @@ def selected(cells: list[dict[str, Any]]) -> None:
         print(f"| {name} | {len(own)} | {none} | {ratio:.3f} | {scaled:.3f} | {worse} | {inside} |")
 
 
-def by_equation(cells: list[dict[str, Any]]) -> None:
-    """Where laws help: the change of CRPS and how much of the error laws can reach."""
-    print("\n| equation | law | where | cells | helps | harms | CRPS, median | reach, median |")
-    print("|---|---|---|---|---|---|---|---|")
-    rows: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+def by_equation(cells: list[dict[str, Any]]) -> list[list[str]]:
+    """Where laws help: each law alone and all of them, and the way that was selected."""
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for c in cells:
-        for way, found in c["ways"].items():
-            key = f"{c['source']}: {c['equation']}", way, c["where"]
-            rows.setdefault(key, []).append(found)
-    for key, found in sorted(rows.items()):
-        true = Counter(w["true"] for w in found)
-        change = median(-w["gain"] for w in found)
-        reach = median(w["reach"] for w in found)
-        print(
-            f"| {' | '.join(key)} | {len(found)} | {true['helps']} | {true['harms']} "
-            f"| {change:+.1%} | {reach:.0%} |"
+        rows.setdefault((NAMES.get(c["equation"], c["equation"].title()), group_of(c)), []).append(
+            c
         )
+    table = [
+        ["equation", "where", "cells", "ways", "help", "harm", "chosen: CRPS / no law", "worst"]
+    ]
+    for (name, where), own in sorted(rows.items()):
+        true = Counter(w["true"] for c in own for w in c["ways"].values())
+        ratios = [c["ratio"] for c in own]
+        counts = len(own), sum(true.values()), true["helps"], true["harms"]
+        table.append([name, where, *map(str, counts), f"{mean(ratios):.2f}", f"{max(ratios):.2f}"])
+    return table
 
 
 def main() -> None:
-    found = read(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("files", nargs="+")
+    parser.add_argument("--csv", type=Path, help="for the table by equation")
+    given = parser.parse_args()
+    found = read(given.files)
     cells = [c for c in found if "useless" not in c]
     print(f"{len(cells)} cells, {len(found) - len(cells)} left out as useless\n")
     verdicts(cells)
     selected(cells)
-    by_equation(cells)
-    print("\nfailed:", Counter(f for c in cells for f in c["failed"]))
+    table = by_equation(cells)
+    print("\n" + "\n".join(" | ".join(row) for row in table))
+    if given.csv:
+        given.csv.write_text("\n".join(",".join(row) for row in table) + "\n")
     for c in cells:
         if c["chosen_gain"] < -3 * c["chosen_error"]:
-            print(c["cell"], c["chosen"], c["chosen_gain"], c["chosen_error"])
+            print("worse:", c["cell"], c["chosen"], c["chosen_gain"], c["chosen_error"])
         for way, w in c["ways"].items():
             if OPPOSITE.get(w["said"]) == w["true"]:
-                print(
-                    "contradicted:",
-                    c["cell"],
-                    way,
-                    w["said"],
-                    w["said_gain"],
-                    w["true"],
-                    w["gain"],
-                    w["error"],
-                )
+                print("contradicted:", c["cell"], way, w["said_gain"], w["gain"], w["error"])
 
 
 if __name__ == "__main__":
