@@ -21,6 +21,9 @@ STATE = pc.State(u=FIELD, v=FIELD)
 MESH, LINE = pc.Mesh(y=T, x=np.arange(6.0), periodic="x"), pc.Mesh(x=np.arange(6.0))
 FLUXES = np.ones((3, 5)), np.ones((2, 5))
 ERRORS = pc.diagnostics.StepErrors(np.random.default_rng(0).normal(size=(4, 2, 5)))
+TRUTH = np.random.default_rng(1).normal(size=(6, 3, 5))
+SEEN, WAYS = pc.Diagonal(TRUTH + 0.1, 1.0), {"condition": pc.diagnostics.Way()}
+COMPARISON = pc.compare(SEEN, TRUTH, pc.weighted_sum(X, (TRUTH * X).sum(-1)), ways=WAYS)
 GOOD = {
     "Diagonal": (pc.Diagonal, {"mean": MEAN, "variance": 1.0}),
     "LowRank": (pc.LowRank, {"mean": MEAN, "factor": MEAN[None], "variance": 1.0, "event_dims": 1}),
@@ -115,6 +118,31 @@ GOOD = {
         pc.evaluate,
         {"field": FIELD, "truth": MEAN, "law": LAW, "samples": 2, "generator": None}
         | {"space_dims": 1},
+    ),
+    "compare": (
+        pc.compare,
+        {"prediction": SEEN, "truth": TRUTH, "laws": LAW, "where": TRUTH[0] > -9, "ways": WAYS}
+        | {"scores": {"own": lambda field, truth: TRUTH[:, 0, 0]}, "space_dims": 1, "samples": 2}
+        | {"draws": 4},
+    ),
+    "select": (
+        pc.select,
+        {"prediction": SEEN, "truth": TRUTH, "laws": LAW, "score": "CRPS", "ways": [*WAYS.values()]}
+        | {"where": TRUTH[0] > -9, "folds": 2, "draws": 4},
+    ),
+    "conformal": (
+        pc.diagnostics.conformal,
+        {"field": SEEN, "truth": TRUTH, "level": 0.5, "by": "time", "where": TRUTH[0] > -9},
+    ),
+    "Way": (
+        pc.diagnostics.Way,
+        {"how": "condition", "laws": ("a",), "scale": 1.0, "common": 0.5, "noise": 0.5}
+        | {"inflated": False, "points": "given", "draws": 4},
+    ),
+    "Way.load": (pc.diagnostics.Way.load, {"path": "nowhere.json"}),
+    "Comparison.difference": (
+        COMPARISON.difference,
+        {"way": "condition", "score": "CRPS", "by": "time"},
     ),
     "rollout": (
         pc.rollout,

@@ -59,6 +59,16 @@ def fields(n):
     assert n["post"].members().shape == (8, 4, 50)
 
 
+def does_it_help(n):
+    assert [n["found"].difference(way).answer for way in ("condition", "project")] == [
+        "helps",
+        "harms",
+    ]
+    assert conserves(n["law"], n["post"])
+    inside = (n["low"] <= n["truth"]) & (n["truth"] <= n["high"])
+    assert 0.88 < float(inside.double().mean()) < 0.97
+
+
 def layer(n):
     law = n["layer"].laws[0]
     assert float((law.apply(n["other"](n["u"])) - 0.5).abs().max()) < 1e-6
@@ -214,6 +224,13 @@ def test_start_says_what_is_printed(capsys):
     said = re.findall(r"```text\n(.*?)```", (DOCS / "start.md").read_text(), re.DOTALL)
     printed = capsys.readouterr().out.splitlines()
     assert "".join(said).splitlines() == [printed[0], *printed[2:]]
+
+
+def test_the_verdict_on_a_law_is_what_is_printed(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run("docs/does_it_help.md")
+    (said,) = re.findall(r"```text\n(.*?)```", (DOCS / "does_it_help.md").read_text(), re.DOTALL)
+    assert said in capsys.readouterr().out
 
 
 def test_links_between_files_lead_somewhere():

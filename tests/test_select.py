@@ -194,9 +194,31 @@ def test_the_verdict_says_what_was_chosen(rng):
     truth, mean, law = problem(rng, 40)
     choice = pc.select((mean, 4e-3), truth, law)
     assert "helps: CRPS is" in choice.verdict
-    assert "another variance" in choice.verdict
+    assert "its own best variance" in choice.verdict
     wrong = pc.select((mean, 0.1), truth, pc.integral(X, law.value + 50))
     assert repr(wrong).startswith("Choice(no law")
+
+
+def test_functions_that_move_together_are_refused(rng):
+    """Members that tie all functions together let one function's total move the others."""
+    truth, mean, law = problem(rng, 20, 1)
+    parts = mean + 0.2 * torch.randn(6, 20, 1, 1, generator=rng, dtype=torch.float64)
+    for judge in (pc.compare, pc.select):
+        with pytest.raises(InputError, match="`prediction`: its errors tie the functions on axis"):
+            judge(pc.Ensemble(parts), truth, law)
+
+
+def test_a_choice_that_folds_contradict_is_withdrawn_in_words():
+    from probconserv.diagnostics.select import _choice
+
+    order = torch.randperm(20, generator=torch.Generator().manual_seed(0))
+    scores = torch.zeros(2, 1, 20, dtype=torch.float64)
+    scores[1, 0, order[0::2]] = -1.0  # much better in one half, worse in the other
+    scores[1, 0, order[1::2]] = 0.5
+    cards, rng = [Way("none"), Way()], torch.Generator().manual_seed(0)
+    found = _choice(cards, scores.numpy(), {}, "RMSE", 2, rng)
+    assert (found.way, found.withdrawn) == (Way("none"), Way())
+    assert "did worse than no law on these" in found.verdict
 
 
 def test_bad_input_is_refused(rng):

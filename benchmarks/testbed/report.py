@@ -8,7 +8,7 @@ import json
 import math
 from collections import Counter
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
 
 DECIDES = 0.8  # standard deviations of a function's difference
@@ -49,6 +49,20 @@ def verdicts(cells: list[dict[str, Any]]) -> None:
         share = said / len(clear) if clear else math.nan
         counts = " | ".join(str(true[a]) for a in ("helps", "harms", "no difference"))
         print(f"| {name} | {len(ways)} | {counts} | {wrong} | {len(clear)} | {share:.0%} |")
+
+
+def answers(cells: list[dict[str, Any]]) -> None:
+    """What 20 functions say against what 200 others say."""
+    ways = [w for c in cells for w in c["ways"].values()]
+    kinds = "helps", "no difference", "harms"
+    print("\n| 20 functions say | 200 others: helps | no difference | harms |\n|---|---|---|---|")
+    for said in kinds:
+        counts = [sum((w["said"], w["true"]) == (said, true) for w in ways) for true in kinds]
+        print(f"| {said} | {' | '.join(map(str, counts))} |")
+    harms = [-w["gain"] for w in ways if w["true"] == "harms"]
+    missed = [-w["gain"] for w in ways if (w["said"], w["true"]) == ("no difference", "harms")]
+    print(f"\nharms: median {median(harms):.1%}, {sum(h < 0.01 for h in harms)} below 1 %")
+    print(f"missed: median {median(missed):.1%}, {sum(h > 0.05 for h in missed)} above 5 %")
 
 
 def selected(cells: list[dict[str, Any]]) -> None:
@@ -95,6 +109,7 @@ def main() -> None:
     cells = [c for c in found if "useless" not in c]
     print(f"{len(cells)} cells, {len(found) - len(cells)} left out as useless\n")
     verdicts(cells)
+    answers(cells)
     selected(cells)
     table = by_equation(cells)
     print("\n" + "\n".join(" | ".join(row) for row in table))

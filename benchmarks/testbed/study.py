@@ -78,7 +78,7 @@ def judged(cell: Cell) -> dict[str, Any]:
 def _selected(cell: Cell, few: Any, many: Any) -> dict[str, Any]:
     """The way that 20 functions ask for, and what it is worth for 200 others."""
     choice = pc.select(few[0], few[1], *few[2], draws=DRAWS)
-    scaled = pc.diagnostics.Way("none", scale=choice.way.scale)
+    scaled = pc.select(few[0], few[1], ways=[]).way  # no law, with the variance it asks for
     true = pc.compare(
         many[0], many[1], *many[2], ways={"chosen": choice.way, "scaled": scaled}, samples=2
     )
@@ -98,6 +98,13 @@ def _selected(cell: Cell, few: Any, many: Any) -> dict[str, Any]:
         "chosen_coverage": float(true.scores["chosen"]["coverage_90"].mean()),
         "conformal": _inside(widths.interval(after), many[1]),
     }
+
+
+def _scaled(few: Any, many: Any) -> dict[str, Any]:
+    """No law, with the variance that it asks for."""
+    way = pc.select(few[0], few[1], ways=[]).way
+    found = pc.compare(many[0], many[1], ways={"scaled": way}, samples=1).difference("scaled")
+    return {"scaled": found.value / found.base}
 
 
 def _inside(ends: Any, truth: Any) -> float:
@@ -127,7 +134,7 @@ def again(given: argparse.Namespace, done: dict[str, Any]) -> None:
             found = done[cell.key]
             if "useless" not in found:
                 few, many = ((cell.prior(p), cell.truth(p), cell.laws(p)) for p in (GIVEN, JUDGED))
-                found |= _selected(cell, few, many)
+                found |= _scaled(few, many) if given.scaled else _selected(cell, few, many)
             file.write(json.dumps(found) + "\n")
             file.flush()
 
@@ -136,6 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("sources", nargs="+", choices=["rollouts", "operators", "paper"])
     parser.add_argument("--again", action="store_true", help="select again, for cells in --out")
+    parser.add_argument("--scaled", action="store_true", help="of these no law alone")
     parser.add_argument("--every", type=int, nargs=2, default=(0, 1), help="every B-th cell from A")
     parser.add_argument("--out", type=Path, default=Path("build/testbed/study.jsonl"))
     given = parser.parse_args()

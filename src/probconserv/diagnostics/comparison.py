@@ -59,7 +59,7 @@ class Difference:
         "helps" or "harms" where the 95 % interval of `gain`, by Student's t, leaves out 0. "too
         few" below five functions.
     least : float
-        The least gain that so many functions would show, four times of five.
+        The smallest true gain that so many functions would find, with a probability of 80 %.
     better : float
         The share of functions that the way makes better.
     losers : tuple of int
@@ -119,8 +119,8 @@ class Reach:
     Attributes
     ----------
     share : float
-        Of the squared error: no multiple of the moves takes away more, where one above 0 does. Of M
-        points a move in a random direction has 1 / M, every other time.
+        The part of the squared error that goes if each move has its best length, which is 0 where
+        it points away. A move in a random direction has 1 / 2M of M points.
     multiple : float
         The multiple of the moves that would be best. 1: they are right. Between 0 and 1: they go
         too far, and the laws should have noise. Below 0: they go the wrong way.
@@ -371,7 +371,7 @@ def groups_of(
         choice("by", by, ("time",))
         names = called or [f"time {i}" for i in range(times)]
         return {name: np.broadcast_to(np.arange(times) == i, shape) for i, name in enumerate(names)}
-    labels = np.asarray(by)
+    labels = _labels(by)
     if labels.ndim == 1 and n == times:
         raise InputError(
             f"`by` has {len(labels)} labels, and there are as many functions as times: give it as "
@@ -387,6 +387,19 @@ def groups_of(
             f"{labels.shape}."
         ) from None
     return {str(name): labels == name for name in dict.fromkeys(labels.flatten().tolist())}
+
+
+def _labels(by: Any) -> NDArray[Any]:
+    """Words or numbers, one for each function or time."""
+    try:
+        labels = np.asarray(by)
+        if labels.dtype == object or labels.dtype.kind not in "biufSUM" or not labels.ndim:
+            raise ValueError("no labels")
+    except (ValueError, TypeError):
+        raise InputError(
+            f"`by` must be 'time', or an array of labels, words or numbers; got {by!r:.40}."
+        ) from None
+    return labels
 
 
 def _mean(x: Numbers, there: NDArray[np.bool_]) -> Numbers:

@@ -34,6 +34,13 @@ class HeldOut:
         self, given: Field | State, truth: Any, where: Any, dims: dict[str, int], what: str
     ) -> None:
         several = isinstance(given, State)
+        if min(len(part.shape) for part in given.parts) > 1 and given._free < 1:
+            raise InputError(
+                f"`{what}`: its errors tie the functions on axis 0 together, so that none is held "
+                "out. Say which axes stand for independent entries, as in Ensemble(members, "
+                "batch_dims=1) for (members, functions, times, points), or batch_dims=2 for each "
+                "time by itself."
+            )
         truths = _by_name("truth", truth, given.names) if several else {"": truth}
         some = _by_name("where", where or {}, given.names, every=False) if several else {"": where}
         self.parts: dict[str, Part] = {}

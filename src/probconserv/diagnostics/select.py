@@ -53,6 +53,9 @@ class Choice:
         is there with its sign changed.
     failed : dict of str
         The candidates that ended in an error, and what it said.
+    withdrawn : Way or None
+        What was chosen first, and then not taken: chosen without each fold it did worse than no law
+        on that fold, by more than a standard error. `honest` is its score.
     """
 
     way: Way
@@ -60,10 +63,16 @@ class Choice:
     spread: Difference
     scores: dict[str, float]
     failed: dict[str, str]
+    withdrawn: Way | None = None
 
     @property
     def verdict(self) -> str:
         """What was chosen and what it is worth, in words."""
+        if self.withdrawn is not None:
+            return (
+                f"no law: `{self.withdrawn}` did best on all {self.honest.count} functions, but "
+                "chosen without some of them it did worse than no law on these."
+            )
         if self.way.how == "none" and self.way.scale == 1:
             return (
                 f"no law: of {len(self.scores)} ways none is better by more than a standard error "
@@ -71,7 +80,7 @@ class Choice:
             )
         text = str(replace(self.honest, way=str(self.way)))
         if self.way.how != "none" and self.way.scale != 1:
-            text += f" Beside no law with another variance too, {self.spread.change}."
+            text += f" Against no law with its own best variance, {self.spread.change}."
         return text
 
     def __repr__(self) -> str:
@@ -95,8 +104,9 @@ def select(
     Candidates are no law, and `project` and `condition` on each law and on all, with errors that
     points share and with laws that have noise. Each may have its standard deviations multiplied by
     a number. A candidate with a law is taken only if it is better than no law by more than a
-    standard error over functions; so is another variance. So the choice is never worse than no law
-    on the data that it was made of, and `Choice.honest` says what it is worth on others.
+    standard error over functions; so is another variance. On these functions its mean score is
+    never worse than that of no law, and `Choice.honest` says what it is worth on others. Where that
+    is worse than no law by more than a standard error, no law is chosen.
 
     Parameters
     ----------
@@ -153,7 +163,7 @@ def select(
     if not check.is_whole(folds) or folds < 2 or n < 2 * folds:
         raise InputError(
             f"`folds` must be at least 2, with two functions in each; got {folds!r:.20} for {n} "
-            "functions."
+            "functions. Give more functions, ten for five folds, or fewer folds."
         )
     judged = _Judge(given, data, tuple(laws), score, rng)
     cards = usual_candidates(given, laws, draws) if ways is None else _checked(ways)
@@ -168,7 +178,8 @@ def select(
             if not kept or (ways is not None and isinstance(error, InputError)):
                 raise
             failed[str(card)] = str(error)
-    return _choice(kept, np.stack(rows), failed, score, folds, rng)
+    with np.errstate(invalid="ignore", over="ignore"):  # what overflows is not chosen
+        return _choice(kept, np.stack(rows), failed, score, folds, rng)
 
 
 def _checked(ways: Any) -> list[Way]:
@@ -227,13 +238,12 @@ def _choice(
     honest = difference_of("chosen", score, "all", sign * own, sign * chosen)
     spread = difference_of("chosen", score, "all", sign * plain, sign * chosen)
     (number, scale), base = _best(table)
-    if honest.gain < -honest.error:  # folds disagree so much that the choice cannot be trusted
-        number, scale = 0, unit
     scales = (1.0,) if table.shape[1] == 1 else SCALES
     way = replace(cards[number], scale=cards[number].scale * scales[scale])
-    means = table.mean(-1).min(1)
+    withdrawn = way if honest.gain < -honest.error else None
+    means = dict(zip(map(str, cards), table.mean(-1).min(1).tolist(), strict=True))
     return Choice(
-        way, honest, spread, dict(zip(map(str, cards), means.tolist(), strict=True)), failed
+        way if withdrawn is None else Way("none"), honest, spread, means, failed, withdrawn
     )
 
 
