@@ -13,12 +13,12 @@ from typing import Any
 
 DECIDES = 0.8  # standard deviations of a function's difference
 NAMES = {
-    "advection_diffusion_2d": "Advection and diffusion, 2-D",
+    "advection_diffusion_2d": "Advection and diffusion in 2-D",
     "fisher": "Fisher-KPP",
     "gray_scott": "Gray-Scott",
     "kdv": "Korteweg-de Vries",
     "kuramoto_sivashinsky": "Kuramoto-Sivashinsky",
-    "navier_stokes_2d": "Navier-Stokes, 2-D",
+    "navier_stokes_2d": "Navier-Stokes in 2-D",
     "pme": "Porous medium",
 }
 OPPOSITE = {"helps": "harms", "harms": "helps"}
