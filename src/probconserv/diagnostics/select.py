@@ -179,7 +179,8 @@ def select(
                 raise
             failed[str(card)] = str(error)
     with np.errstate(invalid="ignore", over="ignore"):  # what overflows is not chosen
-        return _choice(kept, np.stack(rows), failed, score, folds, rng)
+        table = np.stack(rows)
+        return _choice(kept, np.where(np.isnan(table), np.inf, table), failed, score, folds, rng)
 
 
 def _checked(ways: Any) -> list[Way]:
@@ -226,7 +227,7 @@ def _choice(
 ) -> Choice:
     n = table.shape[-1]
     order = torch.randperm(n, generator=rng, device=rng.device).tolist()
-    chosen, plain, own = (np.empty(n) for _ in range(3))
+    chosen, plain = np.empty(n), np.empty(n)
     for fold in range(folds):
         out = order[fold::folds]
         rest = np.setdiff1d(np.arange(n), out)
