@@ -166,3 +166,8 @@ def test_bad_input_is_refused(rng):
         conformal(field, truth[:7])
     with pytest.raises(InputError, match="`field` must have axes of functions, times and space"):
         conformal(field[0], truth[0])
+    state, both = pc.State(u=field, v=field), {"u": truth, "v": truth}
+    with pytest.raises(InputError, match="`truth` of a state must be arrays by the names"):
+        conformal(state, truth)
+    with pytest.raises(InputError, match="`where` of a state must be arrays by the names"):
+        conformal(state, both, where=truth > 0)

@@ -42,7 +42,9 @@ class HeldOut:
                 "time by itself."
             )
         truths = _by_name("truth", truth, given.names) if several else {"": truth}
-        some = _by_name("where", where or {}, given.names, every=False) if several else {"": where}
+        some: Any = {"": where}
+        if several:
+            some = _by_name("where", {} if where is None else where, given.names, every=False)
         self.parts: dict[str, Part] = {}
         for name, field in zip(given.names, given.parts, strict=True):
             own, shape = dims[name], tuple(field.shape)

@@ -237,7 +237,8 @@ def conformal(
     """
     given = as_given(field)
     p = check_level(level)
-    dims = {name: max(len(part.shape) - 2, 1) for name, part in given_parts(given)}
+    shapes = [len(part.shape) for part in given.parts]
+    dims = {name: max(n - 2, 1) for name, n in zip(given.names, shapes, strict=True)}
     data = HeldOut(given, truth, where, dims, "field")
     factors: dict[str, float] = {}
     counts: dict[str, int] = {}
@@ -250,10 +251,6 @@ def conformal(
             key = f"{part.name}: {group}" if part.name else group
             factors[key], counts[key] = _quantile(each, p), len(each)
     return Conformal(p, factors, counts, isinstance(by, str))
-
-
-def given_parts(field: Any) -> list[tuple[str, Field]]:
-    return list(zip(field.names, field.parts, strict=True))
 
 
 def fewest(level: float) -> int:
