@@ -123,7 +123,7 @@ GOOD = {
         pc.compare,
         {"prediction": SEEN, "truth": TRUTH, "laws": LAW, "where": TRUTH[0] > -9, "ways": WAYS}
         | {"scores": {"own": lambda field, truth: TRUTH[:, 0, 0]}, "space_dims": 1, "samples": 2}
-        | {"draws": 4},
+        | {"draws": 4, "calibrated": False},
     ),
     "select": (
         pc.select,

@@ -315,6 +315,41 @@ def test_a_posterior_is_conditioned_again(rng):
     assert pc.compare(post, truth, law).ways == ("no law", "condition")
 
 
+def test_calibration_takes_its_factor_from_the_other_functions(rng):
+    truth, mean, law = problem(rng, 12, 1)
+    prior = pc.Diagonal(mean, std=0.01)  # far too sure
+    found = pc.compare(prior, truth, law, calibrated=True, samples=1)
+    assert found.ways[-2:] == ("calibrate", "calibrate and condition")
+    assert found.difference("calibrate").answer == "helps"
+    best = []
+    for i in range(12):
+        rest = [j for j in range(12) if j != i]
+        each = [2 ** (k / 4) for k in range(-12, 17)]
+        scores = [
+            pc.evaluate(
+                pc.Diagonal(mean[rest], std=0.01 * k), truth[rest], samples=1, generator=rng
+            )
+            for k in each
+        ]
+        best.append(each[int(torch.stack([one.CRPS.mean() for one in scores]).argmin())])
+    std = 0.01 * torch.tensor(best, dtype=torch.float64)[:, None, None]
+    own = pc.evaluate(pc.Diagonal(mean, std=std * torch.ones_like(mean)), truth, generator=rng)
+    np.testing.assert_allclose(found.scores["calibrate"]["CRPS"], own.CRPS)
+
+
+def test_calibration_takes_states_and_ensembles(rng):
+    truth, mean, law = problem(rng, 12, 1)
+    parts = mean + 0.01 * torch.randn(5, 12, 1, 9, generator=rng, dtype=torch.float64)
+    found = pc.compare(pc.Ensemble(parts, batch_dims=2), truth, law, calibrated=True)
+    assert found.difference("calibrate and condition").answer == "helps"
+    state = pc.State(u=(mean, 1e-4), v=(mean, 1e-4))
+    law = pc.integral(X, law.value, of="u")
+    found = pc.compare(state, {"u": truth, "v": truth}, law, calibrated=True)
+    assert found.difference("calibrate").answer == "helps"
+    with pytest.raises(InputError, match="`calibrated` takes Diagonal"):
+        pc.compare(pc.Mixture(pc.Diagonal(parts, 0.1)), truth, law, calibrated=True)
+
+
 def test_names_of_laws_differ_whatever_their_labels():
     laws = [pc.weighted_sum([1.0], 1.0, label=label) for label in ("x", "x", "x 2")]
     assert len(set(names_of(laws))) == 3

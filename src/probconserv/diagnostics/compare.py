@@ -17,6 +17,7 @@ from ..laws.nonlinear import NonlinearLaw
 from ..support import checks as check
 from ..support.errors import ImplausibleWarning, InputError, ProbConservError
 from ..support.tolerances import TINY
+from . import scales
 from .comparison import SHARES, Comparison, Numbers, combined
 from .held_out import HeldOut, as_given, check_laws, dims_of
 from .metrics import Scores, _scored
@@ -35,6 +36,7 @@ def compare(
     truth: Any,
     *laws: AnyLaw,
     ways: Mapping[str, Use] | None = None,
+    calibrated: bool = False,
     where: Any = None,
     scores: Mapping[str, Score] | None = None,
     space_dims: int | None = None,
@@ -61,6 +63,9 @@ def compare(
         What is tried, by names; a callable gets the prediction and the laws, and returns a field.
         If it is not given: no law, `project`, `condition` on each law alone and on all, after
         `inflate`, and with another covariance where the prediction has several.
+    calibrated : bool
+        Whether `condition` on all laws is tried too after the standard deviations of each function
+        were multiplied by what the CRPS of the other functions asks for; and that without a law.
     where : array of bool; of a state a dict of arrays
         True where a point counts.
     scores : dict of callable
@@ -102,6 +107,10 @@ def compare(
     check.generator(generator)
     data = HeldOut(given, truth, where, dims_of(given, laws, space_dims), "prediction")
     tried = _tried(given, laws, draws, ways)
+    if not isinstance(calibrated, bool):
+        raise InputError(f"`calibrated` must be True or False; got {calibrated!r:.40}.")
+    if calibrated:
+        tried |= _calibrated_ways(scales.calibrated(given, data), draws, bool(laws))
     judged = _Judge(data, truth, laws, check.samples(samples, "samples"), _more(scores))
     base: Any = None
     found: dict[str, dict[str, Numbers]] = {}
@@ -139,6 +148,12 @@ def _tried(
     if NO_LAW in ways:
         raise InputError(f"`ways`: {NO_LAW!r} is what all are compared with; take another name.")
     return {NO_LAW: Way("none"), **ways}
+
+
+def _calibrated_ways(prior: Field | State, draws: int, has_laws: bool) -> dict[str, Use]:
+    cards = {"calibrate": Way("none")}
+    cards |= {"calibrate and condition": Way(draws=draws)} if has_laws else {}
+    return {name: lambda _, *laws, way=way: way(prior, *laws) for name, way in cards.items()}
 
 
 def _more(scores: Mapping[str, Score] | None) -> Mapping[str, Score]:

@@ -22,14 +22,13 @@ from ..laws.nonlinear import NonlinearLaw
 from ..support import checks as check
 from ..support.errors import ImplausibleWarning, InputError, ProbConservError
 from .comparison import Difference, difference_of
-from .held_out import HeldOut, Part, as_given, check_laws, dims_of
-from .metrics import crps
+from .held_out import HeldOut, as_given, check_laws, dims_of
+from .scales import SCALES, scored_with
 from .ways import Way, has_value, is_exact, is_posterior, names_of
 
 Goal: TypeAlias = Literal["CRPS", "LL", "RMSE"]
 Scores: TypeAlias = NDArray[np.float64]  # (candidates, scales, n), lower is better
 GOALS = ("CRPS", "LL", "RMSE")
-SCALES = tuple(2.0 ** (k / 4) for k in range(-12, 17))  # of standard deviations
 COMMON, NOISES = (0.5, 0.95), (0.5, 1.0, 2.0)
 FEW, FEW_DRAWS = (0.25, 0.5, 1.0, 2.0, 4.0), (0.5, 1.0, 2.0)  # where each is a solve of its own
 ERRORS = 1.0  # standard errors by which a way must be better than a simpler one
@@ -318,34 +317,4 @@ class _Judge:
         return scores
 
     def _of_parts(self, after: Any, scales: tuple[float, ...]) -> list[Tensor]:
-        return [_of_field(*pair, self.goal, scales) for pair in self.data.beside(after)]
-
-
-def _of_field(field: Field, part: Part, goal: str, scales: tuple[float, ...]) -> Tensor:
-    """Of each function with each scale, (scales, n); lower is better."""
-    counts = part.counts.flatten(1)
-
-    def average(x: Tensor) -> Tensor:
-        return torch.where(counts, x.double().flatten(1), 0.0).sum(1) / counts.sum(1)
-
-    u = part.truth.double()
-    away = u - field.mean.double()
-    if goal == "RMSE":
-        return average(away.square()).sqrt().expand(len(scales), -1)
-    if isinstance(field, FieldDraws):  # another scale would be another solve
-        if goal == "LL":
-            raise InputError("`score`: draws within inequalities have no density; use CRPS.")
-        return average(field.crps(u)).expand(len(scales), -1)
-    std = field.std.double()
-    moves, each = std > 0, []
-    held = ~moves & counts.view_as(moves)  # at a value: no density is finite there
-    without = torch.where(held.flatten(1).any(1), math.inf, 0.0)
-    for scale in scales:
-        wide = scale * std
-        z = away / torch.where(moves, wide, 1.0)
-        if goal == "CRPS":
-            each.append(average(torch.where(moves, wide * crps(z), away.abs())))
-        else:
-            density = z.square() / 2 + torch.where(moves, wide, 1.0).log()
-            each.append(average(density) + math.log(2 * math.pi) / 2 + without)
-    return torch.stack(each)
+        return [scored_with(*pair, self.goal, scales) for pair in self.data.beside(after)]
