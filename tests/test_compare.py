@@ -225,6 +225,10 @@ def test_a_file_of_something_else_is_refused(tmp_path):
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(InputError, match=r"`path`: .* holds no comparison"):
         Comparison.load(tmp_path / "other.json")
+    empty = '{"format": "probconserv comparison 1", "scores": {}, "moves": {}, "failed": {}}'
+    (tmp_path / "other.json").write_text(empty)
+    with pytest.raises(InputError, match=r"`path`: .* holds no comparison"):
+        Comparison.load(tmp_path / "other.json")
 
 
 def test_the_table_has_a_line_for_each_way_and_group(rng):
@@ -335,6 +339,16 @@ def test_calibration_takes_its_factor_from_the_other_functions(rng):
     std = 0.01 * torch.tensor(best, dtype=torch.float64)[:, None, None]
     own = pc.evaluate(pc.Diagonal(mean, std=std * torch.ones_like(mean)), truth, generator=rng)
     np.testing.assert_allclose(found.scores["calibrate"]["CRPS"], own.CRPS)
+
+
+def test_draws_after_calibration_come_from_the_generator_of_the_others(rng):
+    truth, mean, law = problem(rng, 8, 1)
+    how = {"calibrated": True, "draws": 9, "samples": 1}
+    one, other = (
+        pc.compare((mean, 0.01), truth, law, pc.bounds(low=-1.0), **how) for _ in range(2)
+    )
+    for found in zip(one.scores.values(), other.scores.values(), strict=True):
+        np.testing.assert_array_equal(*(scores["CRPS"] for scores in found))
 
 
 def test_calibration_takes_states_and_ensembles(rng):

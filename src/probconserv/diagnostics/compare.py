@@ -109,8 +109,11 @@ def compare(
     tried = _tried(given, laws, draws, ways)
     if not isinstance(calibrated, bool):
         raise InputError(f"`calibrated` must be True or False; got {calibrated!r:.40}.")
+    priors: dict[str, Any] = {}
     if calibrated:
-        tried |= _calibrated_ways(scales.calibrated(given, data), draws, bool(laws))
+        own_ways = {"calibrate": Way("none"), "calibrate and condition": Way(draws=draws)}
+        priors = dict.fromkeys(own_ways, scales.calibrated(given, data))
+        tried |= own_ways
     judged = _Judge(data, truth, laws, check.samples(samples, "samples"), _more(scores))
     base: Any = None
     found: dict[str, dict[str, Numbers]] = {}
@@ -122,7 +125,7 @@ def compare(
         try:
             with warnings.catch_warnings(record=True) as said:
                 warnings.simplefilter("always", ImplausibleWarning)
-                after = _used(name, way, given, laws, rng)
+                after = _used(name, way, priors.get(name, given), laws, rng)
                 found[name] = judged.scores(after, rng)
         except ProbConservError as error:
             own = ways is not None and isinstance(error, InputError)  # the caller's, to mend
@@ -148,12 +151,6 @@ def _tried(
     if NO_LAW in ways:
         raise InputError(f"`ways`: {NO_LAW!r} is what all are compared with; take another name.")
     return {NO_LAW: Way("none"), **ways}
-
-
-def _calibrated_ways(prior: Field | State, draws: int, has_laws: bool) -> dict[str, Use]:
-    cards = {"calibrate": Way("none")}
-    cards |= {"calibrate and condition": Way(draws=draws)} if has_laws else {}
-    return {name: lambda _, *laws, way=way: way(prior, *laws) for name, way in cards.items()}
 
 
 def _more(scores: Mapping[str, Score] | None) -> Mapping[str, Score]:

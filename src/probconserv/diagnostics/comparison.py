@@ -1,6 +1,5 @@
 """What laws did to held-out data: paired differences to no law, and a verdict in words."""
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -11,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from ..support.complete_files import check_folder, complete
 from ..support.errors import InputError
+from ..support.json_files import keep, kept
 from ..support.tolerances import ALIKE
 from ..support.values import choice
-from ..support.values import path as as_path
 from ..support.values import samples as as_count
 
 Answer: TypeAlias = Literal["helps", "harms", "no difference", "too few"]
@@ -24,7 +22,6 @@ Groups: TypeAlias = Literal["time"] | Sequence[Any] | NDArray[Any] | None
 SURE = 0.95  # of the interval of a difference that says helps or harms
 POWER = 0.8  # with which a difference shows that is called one that functions could show
 FEWEST = 5  # functions: of fewer nothing is said
-FORMAT = "probconserv comparison 1"
 HIGHER = ("LL",)  # scores of which more is better
 SHARES = ("coverage_50", "coverage_90", "coverage_99")  # of which neither is
 
@@ -259,7 +256,6 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """All of it as plain numbers and words, for JSON."""
         return {
-            "format": FORMAT,
             "verdict": self.verdict,
             "functions": list(self.functions),
             "times": list(self.times),
@@ -286,10 +282,7 @@ class Comparison:
         path : str or Path
             The file.
         """
-        place = as_path("path", path)
-        check_folder("path", place)
-        with complete(place) as part:
-            part.write_text(json.dumps(self.to_dict(), allow_nan=False) + "\n")
+        keep(path, "comparison", self.to_dict())
 
     @classmethod
     def load(cls, path: str | Path) -> "Comparison":
@@ -310,20 +303,19 @@ class Comparison:
         InputError
             If the file is none of these.
         """
-        place = as_path("path", path)
-        try:
-            words = json.loads(place.read_text())
-            if words["format"] != FORMAT:
-                raise ValueError("another format")
+
+        def made(words: dict[str, Any]) -> "Comparison":
             scores = {
                 way: {name: _numbers(x) for name, x in each.items()}
                 for way, each in words["scores"].items()
             }
+            if not scores or set(scores) != set(words["moves"]):
+                raise ValueError("no ways")
             moves = {way: _numbers(x) for way, x in words["moves"].items()}
             said = (tuple(words.get(key, ())) for key in ("functions", "times", "remarks"))
             return cls(scores, moves, words["failed"], words["notes"], *said)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"`path`: {place} holds no comparison that `save` kept.") from error
+
+        return kept(path, "comparison", made)
 
     def losers(self, way: str, score: str = "CRPS", most: int = 5) -> tuple[int, ...]:
         """The functions that lose most by a way, the worst first.

@@ -1,6 +1,5 @@
 """Intervals of a width that held-out functions ask for, whatever the field and its laws."""
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -15,13 +14,11 @@ from torch import Tensor
 from ..fields.gaussian import Field, check_level
 from ..fields.state import Prediction, State, as_field
 from ..support import checks as check
-from ..support.complete_files import check_folder, complete
 from ..support.errors import InputError
+from ..support.json_files import keep, kept
 from ..support.tolerances import CERTAIN
 from .comparison import Groups, groups_of
 from .held_out import HeldOut, Part, as_given, as_known
-
-FORMAT = "probconserv conformal 1"
 
 
 @dataclass(frozen=True)
@@ -148,12 +145,8 @@ class Conformal:
         path : str or Path
             The file.
         """
-        place = check.path("path", path)
-        check_folder("path", place)
-        words = {"format": FORMAT, **asdict(self)}
-        words["factors"] = {k: x if math.isfinite(x) else None for k, x in self.factors.items()}
-        with complete(place) as part:
-            part.write_text(json.dumps(words, indent=2) + "\n")
+        factors = {k: x if math.isfinite(x) else None for k, x in self.factors.items()}
+        keep(path, "factors", {**asdict(self), "factors": factors})
 
     @classmethod
     def load(cls, path: str | Path) -> "Conformal":
@@ -174,16 +167,13 @@ class Conformal:
         InputError
             If the file is none of these.
         """
-        place = check.path("path", path)
-        try:
-            words = json.loads(place.read_text())
-            if words.pop("format") != FORMAT:
-                raise ValueError("another format")
+
+        def made(words: dict[str, Any]) -> "Conformal":
             given = words.pop("factors").items()
             factors = {k: math.inf if x is None else float(x) for k, x in given}
             return cls(factors=factors, **words)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"`path`: {place} holds no factors that `save` kept.") from error
+
+        return kept(path, "factors", made)
 
 
 @torch.no_grad()

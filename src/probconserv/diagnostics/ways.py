@@ -5,7 +5,6 @@ kept in a file. `compare` scores several of them, `select` finds one.
 """
 
 import copy
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
@@ -32,15 +31,14 @@ from ..laws.nonlinear import NonlinearLaw
 from ..solvers.engine import free_axes
 from ..solvers.shrinkage import shrunk
 from ..support import checks as check
-from ..support.complete_files import check_folder, complete
 from ..support.errors import InputError
+from ..support.json_files import keep, kept
 from .inflate import inflate, scaled
 from .tangents import plain
 
 How: TypeAlias = Literal["none", "project", "condition"]
 Points: TypeAlias = Literal["given", "independent", "moments"]
 HOWS, POINTS = ("none", "project", "condition"), ("given", "independent", "moments")
-FORMAT = "probconserv way 1"
 LARGEST = 1e30  # of what standard deviations are multiplied with
 
 
@@ -195,10 +193,7 @@ class Way:
         path : str or Path
             The file.
         """
-        place = check.path("path", path)
-        check_folder("path", place)
-        with complete(place) as part:
-            part.write_text(json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n")
+        keep(path, "way", asdict(self))
 
     @classmethod
     def load(cls, path: str | Path) -> "Way":
@@ -219,16 +214,13 @@ class Way:
         InputError
             If the file is none of these.
         """
-        place = check.path("path", path)
-        try:
-            words = json.loads(place.read_text())
-            if words.pop("format") != FORMAT:
-                raise ValueError("another format")
+
+        def made(words: dict[str, Any]) -> "Way":
             if set(words) != {field.name for field in fields(cls)}:
                 raise ValueError("other entries than those of a card")
             return cls(**words)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(f"`path`: {place} holds no way that `save` kept: {error}.") from None
+
+        return kept(path, "way", made)
 
 
 def _is_number(x: object) -> bool:
